@@ -1,0 +1,1 @@
+"""The reference lane: executes a TensorRT-LLM checkpoint in PyTorch."""

@@ -1,0 +1,1 @@
+"""Frozen values that travel from the recipe to the report."""

@@ -1,0 +1,79 @@
+"""Recipe x sources x toolchain: complete, frozen, hashed; a chain of steps per variant."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from draftyard.nouns.digest import Json, digest
+from draftyard.nouns.enums import StrEnum
+from draftyard.nouns.gpu import Gpu
+from draftyard.nouns.lane import Lane, SpeculatorKind
+from draftyard.nouns.network import Precision
+
+
+class StepKind(StrEnum):
+    """What a step makes; also the name of its folder in the store."""
+
+    CHECKPOINT = "checkpoint"
+    ENGINE = "engine"
+    REPOSITORY = "repository"
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One artefact to make. `parameters` and `inputs` (keys or source digests) decide its bytes; `label` is for people.
+
+    `sources` names the model directories the step reads; paths are no part of the key.
+    """
+
+    kind: StepKind
+    label: str
+    parameters: Mapping[str, Json]
+    inputs: tuple[str, ...]
+    toolchain: Mapping[str, Json]
+    sources: tuple[str, ...] = ()
+
+    @property
+    def key(self) -> str:
+        """The identity of the artefact, 64 hexadecimal digits."""
+        return digest(
+            {
+                "kind": self.kind.value,
+                "parameters": self.parameters,
+                "toolchain": self.toolchain,
+                "inputs": list(self.inputs),
+            }
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """One deployable choice and the keys of its steps, in order; the last one is the repository."""
+
+    name: str
+    lane: Lane
+    speculator: SpeculatorKind
+    precision: Precision
+    gpu: Gpu
+    tp_size: int
+    step_keys: tuple[str, ...]
+
+    @property
+    def repository_key(self) -> str:
+        """Key of the Triton repository this variant ends in."""
+        return self.step_keys[-1]
+
+
+@dataclass(frozen=True, slots=True)
+class Blueprint:
+    """Everything to be made for one recipe; steps in an order in which each comes after its inputs."""
+
+    recipe_name: str
+    steps: tuple[Step, ...]
+    variants: tuple[Variant, ...]
+
+    def step(self, key: str) -> Step:
+        """The step with this key; KeyError when there is none."""
+        for step in self.steps:
+            if step.key == key:
+                return step
+        raise KeyError(key)

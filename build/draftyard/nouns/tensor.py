@@ -1,0 +1,52 @@
+"""What is known of a stored tensor before its bytes are read."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from draftyard.nouns.enums import StrEnum
+
+
+class TensorType(StrEnum):
+    """Element types, spelt as in a safetensors header."""
+
+    F32 = "F32"
+    F16 = "F16"
+    BF16 = "BF16"
+    F8_E4M3 = "F8_E4M3"
+    I64 = "I64"
+    I32 = "I32"
+    I16 = "I16"
+    I8 = "I8"
+    U8 = "U8"
+    BOOL = "BOOL"
+
+    @property
+    def item_bytes(self) -> int:
+        """Bytes of one element."""
+        return {"F32": 4, "F16": 2, "BF16": 2, "F8_E4M3": 1, "I64": 8, "I32": 4, "I16": 2}.get(self.value, 1)
+
+
+@dataclass(frozen=True, slots=True)
+class TensorHeader:
+    """One tensor in one file: element type, shape, and where its bytes lie (absolute offset in the file)."""
+
+    name: str
+    type: TensorType
+    shape: tuple[int, ...]
+    file: str
+    offset_bytes: int
+    size_bytes: int
+
+
+class TensorFile(Protocol):
+    """An open safetensors file: headers by name and the raw little-endian bytes of each tensor."""
+
+    @property
+    def headers(self) -> Mapping[str, TensorHeader]:
+        """Headers by tensor name."""
+        ...
+
+    def read(self, name: str) -> memoryview:
+        """The bytes of one tensor, mapped, not copied; KeyError when it is absent."""
+        ...

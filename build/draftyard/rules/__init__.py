@@ -1,0 +1,1 @@
+"""Pure functions on values: no I/O, no clock, no environment."""

@@ -1,0 +1,1 @@
+"""One page per model architecture: names, shapes and configuration keys."""

@@ -1,0 +1,1 @@
+"""One page per way to speculate: tensors, limits, engine and server parameters."""
