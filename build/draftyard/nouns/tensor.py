@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import prod
 from typing import Protocol
 
 from draftyard.nouns.enums import StrEnum
@@ -25,6 +26,20 @@ class TensorType(StrEnum):
     def item_bytes(self) -> int:
         """Bytes of one element."""
         return {"F32": 4, "F16": 2, "BF16": 2, "F8_E4M3": 1, "I64": 8, "I32": 4, "I16": 2}.get(self.value, 1)
+
+
+@dataclass(frozen=True, slots=True)
+class TensorSpec:
+    """A tensor to be written: name, element type and shape, before there are any bytes."""
+
+    name: str
+    type: TensorType
+    shape: tuple[int, ...]
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of all elements."""
+        return prod(self.shape) * self.type.item_bytes
 
 
 @dataclass(frozen=True, slots=True)
