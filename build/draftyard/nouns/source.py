@@ -1,22 +1,48 @@
 """Facts read from a model directory, each resolved once."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
+from draftyard.nouns.digest import Json
+from draftyard.nouns.errors import Problem
 from draftyard.nouns.network import Network
 from draftyard.nouns.tensor import TensorHeader, TensorType
 
 
 @dataclass(frozen=True, slots=True)
 class TokenizerFacts:
-    """What pairing and packaging need of a tokenizer; `digest` covers `tokenizer.json` and the chat template."""
+    """What pairing and packaging need of a tokenizer.
+
+    `digest` covers every tokenizer file that is served; `vocabulary_digest` covers the pairs of id and text alone, so
+    that equal vocabularies have equal digests however their files differ.
+    """
 
     digest: str
+    vocabulary_digest: str
     vocabulary_size: int
+    largest_id: int
     bos_id: int | None
     eos_id: int | None
     pad_id: int | None
     adds_bos: bool
     chat_template: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFiles:
+    """What a model directory holds, as read, nothing resolved; `problems` are what is wrong with the files themselves.
+
+    The three parsed files are empty when absent; `hashed` names the files that decide the content, in order.
+    """
+
+    path: str
+    config: Mapping[str, Json]
+    generation_config: Mapping[str, Json]
+    tokenizer: TokenizerFacts | None
+    tensors: tuple[TensorHeader, ...]
+    hashed: tuple[str, ...]
+    problems: tuple[Problem, ...] = ()
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

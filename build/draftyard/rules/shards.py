@@ -1,0 +1,204 @@
+"""Cuts tensors for tensor and pipeline parallel ranks, and puts them together again; pure on shapes and arrays."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from draftyard.nouns.errors import Problem
+from draftyard.nouns.network import Network
+from draftyard.rules.families.family import Place, Rule, Split
+
+Array = NDArray[np.generic]
+
+
+@dataclass(frozen=True, slots=True)
+class Mapping2D:
+    """How many ranks share a layer (`tp_size`) and how many stages share the layers (`pp_size`)."""
+
+    tp_size: int = 1
+    pp_size: int = 1
+
+    @property
+    def world_size(self) -> int:
+        """Ranks in all."""
+        return self.tp_size * self.pp_size
+
+    def rank(self, pp_rank: int, tp_rank: int) -> int:
+        """Global rank: tensor parallel ranks of one stage follow one another."""
+        return pp_rank * self.tp_size + tp_rank
+
+
+def padded_vocabulary(vocabulary: int, tp_size: int) -> int:
+    """Rows of the head over all ranks: the vocabulary rounded up to a multiple of `tp_size`.
+
+    As `pad_vocab_size` of TensorRT-LLM 1.2.1 does; the rows beyond the vocabulary are zeros.
+    """
+    return -(-vocabulary // tp_size) * tp_size
+
+
+def stage_layers(layers: int, pp_size: int, pp_rank: int) -> range:
+    """Global indices of the layers of one pipeline stage: even shares, the first stages take the remainder.
+
+    The rule of `torch.tensor_split(arange(layers), pp_size)`, which TensorRT-LLM's mapping uses.
+    """
+    share, remainder = divmod(layers, pp_size)
+    begin = pp_rank * share + min(pp_rank, remainder)
+    return range(begin, begin + share + (1 if pp_rank < remainder else 0))
+
+
+def allowed_tp_sizes(network: Network, largest: int = 64) -> tuple[int, ...]:
+    """Tensor parallel sizes up to `largest` that this network can be cut for."""
+    return tuple(size for size in range(1, largest + 1) if _tp_fits(network, size))
+
+
+def sharding_problems(network: Network, tp_size: int, pp_size: int, role: str = "target") -> list[Problem]:
+    """Why the network cannot be cut so; empty when it can.
+
+    Query heads must divide; KV heads are split when tp divides them, repeated when they divide tp; the feed-forward
+    rows must divide; no stage may be without a layer.
+    """
+    problems = []
+    if not _tp_fits(network, tp_size):
+        allowed = ", ".join(str(size) for size in allowed_tp_sizes(network))
+        problems.append(
+            Problem(
+                f"tp_size {tp_size} does not fit the {role}: {network.heads} heads, {network.kv_heads} KV heads, "
+                f"{_feed_forward_rows(network)} feed-forward rows; allowed: {allowed}",
+                f"set tp_size of the {role} to one of {allowed}",
+            )
+        )
+    if pp_size > network.layers:
+        problems.append(
+            Problem(
+                f"pp_size {pp_size} does not fit the {role}: it has {network.layers} layers",
+                f"set pp_size to {network.layers} or less",
+            )
+        )
+    return problems
+
+
+def kv_heads_per_rank(kv_heads: int, tp_size: int) -> int:
+    """Key-value heads one rank holds: a share, or one (repeated on tp / kv_heads ranks)."""
+    return max(1, kv_heads // tp_size)
+
+
+def shard(rule: Rule, parts: Sequence[Array], network: Network, tp_size: int, tp_rank: int) -> Array:
+    """The piece of one checkpoint tensor that `tp_rank` holds, made of its source tensors (views where possible).
+
+    `parts` are the arrays of `rule.parts`, whole, of one element type.
+    """
+    if rule.split is Split.QKV:
+        return _fused_qkv(parts, network, tp_size, tp_rank)
+    if rule.split in (Split.EXPERTS_UP, Split.EXPERTS_DOWN):
+        return _stacked_experts(rule.split, parts, tp_size, tp_rank)
+    (whole,) = parts
+    if rule.split is Split.ROWS:
+        return _share(whole, 0, tp_size, tp_rank)
+    if rule.split is Split.COLUMNS:
+        return _share(whole, 1, tp_size, tp_rank)
+    if rule.split is Split.VOCABULARY:
+        return _vocabulary_rows(whole, tp_size, tp_rank)
+    return whole
+
+
+def unshard(rule: Rule, pieces: Sequence[Array], network: Network) -> list[Array]:
+    """The source tensors of a rule, put together from the pieces of all tensor parallel ranks, in rank order.
+
+    The inverse of `shard` for dense rules; the experts of a mixture come back as the stacked whole.
+    """
+    if rule.split is Split.QKV:
+        return _split_qkv(pieces, network)
+    if rule.split is Split.ROWS:
+        return [np.concatenate(pieces, axis=0)]
+    if rule.split is Split.COLUMNS:
+        return [np.concatenate(pieces, axis=1)]
+    if rule.split is Split.VOCABULARY:
+        return [np.concatenate(pieces, axis=0)[: network.vocab_size]]
+    return [pieces[0]]
+
+
+def holds(rule: Rule, network: Network, mapping: Mapping2D, pp_rank: int) -> bool:
+    """True when the stage `pp_rank` holds the tensor of this rule; an omitted tied head is held nowhere."""
+    if omitted(rule, network, mapping):
+        return False
+    if rule.place is Place.FIRST:
+        return pp_rank == 0
+    if rule.place is Place.LAST:
+        return pp_rank == mapping.pp_size - 1
+    return rule.layer is not None and rule.layer in stage_layers(network.layers, mapping.pp_size, pp_rank)
+
+
+def omitted(rule: Rule, network: Network, mapping: Mapping2D) -> bool:
+    """True for a tied head on a single rank: TensorRT-LLM then takes the embedding; otherwise it is written out."""
+    return rule.split is Split.VOCABULARY and network.tied_head and mapping.world_size == 1
+
+
+def checkpoint_name(rule: Rule, network: Network, pp_size: int, pp_rank: int) -> str:
+    """Name of the tensor in the file of a stage: layers are counted anew from 0 on every stage."""
+    if rule.layer is None:
+        return rule.name
+    local = rule.layer - stage_layers(network.layers, pp_size, pp_rank).start
+    return f"transformer.layers.{local}.{rule.name}"
+
+
+def _tp_fits(network: Network, tp_size: int) -> bool:
+    kv_fits = network.kv_heads % tp_size == 0 or tp_size % network.kv_heads == 0
+    return network.heads % tp_size == 0 and kv_fits and _feed_forward_rows(network) % tp_size == 0
+
+
+def _feed_forward_rows(network: Network) -> int:
+    return network.experts.intermediate_size if network.experts else network.intermediate_size
+
+
+def _share(whole: Array, axis: int, count: int, index: int) -> Array:
+    size = whole.shape[axis] // count
+    piece = slice(index * size, (index + 1) * size)
+    return whole[piece] if axis == 0 else whole[:, piece]
+
+
+def _kv_share(whole: Array, network: Network, tp_size: int, tp_rank: int) -> Array:
+    """Rows of K or V for one rank: with fewer heads than ranks, each head serves tp / kv_heads neighbouring ranks."""
+    if network.kv_heads >= tp_size:
+        return _share(whole, 0, tp_size, tp_rank)
+    return _share(whole, 0, network.kv_heads, tp_rank * network.kv_heads // tp_size)
+
+
+def _fused_qkv(parts: Sequence[Array], network: Network, tp_size: int, tp_rank: int) -> Array:
+    query, key, value = parts
+    pieces = (
+        _share(query, 0, tp_size, tp_rank),
+        _kv_share(key, network, tp_size, tp_rank),
+        _kv_share(value, network, tp_size, tp_rank),
+    )
+    return np.concatenate(pieces, axis=0)
+
+
+def _split_qkv(pieces: Sequence[Array], network: Network) -> list[Array]:
+    tp_size = len(pieces)
+    query_rows = network.heads // tp_size * network.head_size
+    kv_rows = kv_heads_per_rank(network.kv_heads, tp_size) * network.head_size
+    repeats = max(1, tp_size // network.kv_heads)
+    queries = [piece[:query_rows] for piece in pieces]
+    keys = [piece[query_rows : query_rows + kv_rows] for piece in pieces[::repeats]]
+    values = [piece[query_rows + kv_rows :] for piece in pieces[::repeats]]
+    return [np.concatenate(group, axis=0) for group in (queries, keys, values)]
+
+
+def _vocabulary_rows(whole: Array, tp_size: int, tp_rank: int) -> Array:
+    rows = padded_vocabulary(whole.shape[0], tp_size) // tp_size
+    piece = whole[tp_rank * rows : (tp_rank + 1) * rows]
+    if piece.shape[0] == rows:
+        return piece
+    padded = np.zeros((rows, *whole.shape[1:]), dtype=whole.dtype)
+    padded[: piece.shape[0]] = piece
+    return padded
+
+
+def _stacked_experts(split: Split, parts: Sequence[Array], tp_size: int, tp_rank: int) -> Array:
+    """Experts of one layer, stacked. Up: parts are w3, w1 of each expert in turn, joined by rows; down: w2 of each."""
+    if split is Split.EXPERTS_DOWN:
+        return np.stack([_share(part, 1, tp_size, tp_rank) for part in parts])
+    pieces = [_share(part, 0, tp_size, tp_rank) for part in parts]
+    return np.stack([np.concatenate(pieces[at : at + 2], axis=0) for at in range(0, len(pieces), 2)])
