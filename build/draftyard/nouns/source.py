@@ -32,7 +32,8 @@ class TokenizerFacts:
 class ModelFiles:
     """What a model directory holds, as read, nothing resolved; `problems` are what is wrong with the files themselves.
 
-    The three parsed files are empty when absent; `hashed` names the files that decide the content, in order.
+    The parsed files are empty when absent. `listed` are the tensors that an index promises, found or not; `hashed`
+    names the files that decide the content, in order.
     """
 
     path: str
@@ -40,6 +41,7 @@ class ModelFiles:
     generation_config: Mapping[str, Json]
     tokenizer: TokenizerFacts | None
     tensors: tuple[TensorHeader, ...]
+    listed: tuple[str, ...]
     hashed: tuple[str, ...]
     problems: tuple[Problem, ...] = ()
     notes: tuple[str, ...] = ()

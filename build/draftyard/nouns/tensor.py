@@ -1,6 +1,6 @@
 """What is known of a stored tensor before its bytes are read."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Protocol
@@ -65,3 +65,9 @@ class TensorFile(Protocol):
     def read(self, name: str) -> memoryview:
         """The bytes of one tensor, mapped, not copied; KeyError when it is absent."""
         ...
+
+
+def name_list(names: Sequence[str]) -> str:
+    """Names for a message: ten at most, and how many there are."""
+    shown = ", ".join(names[:10])
+    return shown if len(names) <= 10 else f"{shown} and {len(names) - 10} more ({len(names)} in all)"

@@ -1,0 +1,149 @@
+"""Reads a model directory in Hugging Face layout: settings, tokenizer, tensor headers, and a digest of its contents."""
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from pathlib import Path
+
+from draftyard.doors.tokenizer_files import TOKENIZER_FILES, read_tokenizer
+from draftyard.doors.weight_files import INDEX_NAME, WeightFiles, find_weights
+from draftyard.nouns.digest import Json, digest
+from draftyard.nouns.errors import Failure, Problem
+from draftyard.nouns.source import ModelFiles, TokenizerFacts
+
+_HASH_BYTES = 8 * 1024 * 1024
+_CACHE_NAME = "content-hashes.json"
+_SETTINGS = ("config.json", "generation_config.json")
+
+
+def read_model_directory(directory: Path) -> ModelFiles:
+    """Everything but the weights' bytes. Failure only when `directory` is no directory or in Meta's own layout.
+
+    All else that is wrong with the files is collected in `problems`.
+    """
+    if not directory.is_dir():
+        raise Failure(f"{directory} is no directory", "give the directory that holds config.json and the weights")
+    _refuse_foreign_layout(directory)
+    problems = _dangling(directory)
+    config = _read_json(directory, "config.json", problems, required=True)
+    generation = _read_json(directory, "generation_config.json", problems)
+    settings = _read_json(directory, "tokenizer_config.json", problems)
+    tokenizer = _read_tokenizer(directory, settings, problems)
+    weights = _find_weights(directory, problems)
+    used = (*_SETTINGS, *TOKENIZER_FILES, *weights.files)
+    return ModelFiles(
+        path=str(directory),
+        config=config,
+        generation_config=generation,
+        tokenizer=tokenizer,
+        tensors=tuple(weights.tensors),
+        listed=tuple(weights.listed),
+        hashed=tuple(name for name in used if (directory / name).is_file()),
+        problems=(*problems, *weights.problems),
+        notes=tuple(weights.notes),
+    )
+
+
+def content_digest(directory: Path, names: Sequence[str], cache: Path | None) -> str:
+    """SHA-256 over the contents of the files `names`; where they lie and when they were written is no part of it.
+
+    `cache` is a directory for the hashes already known, by path, size, time of change and inode; None remembers them
+    for this process only.
+    """
+    known = _load_cache(cache)
+    fresh: dict[str, str] = {}
+    hashes: dict[str, Json] = {}
+    for name in names:
+        path = (directory / name).resolve()
+        state = path.stat()
+        identity = f"{path}|{state.st_size}|{state.st_mtime_ns}|{state.st_ino}"
+        if identity not in known:
+            fresh[identity] = _file_hash(str(path), state.st_size, state.st_mtime_ns, state.st_ino)
+        hashes[name] = known[identity] if identity in known else fresh[identity]
+    if cache is not None and fresh:
+        _save_cache(cache, {**known, **fresh})
+    return digest(hashes)
+
+
+@lru_cache(maxsize=4096)
+def _file_hash(path: str, size_bytes: int, changed_ns: int, inode: int) -> str:
+    """SHA-256 of a file; the other arguments only tell whether a remembered hash is still that of the file."""
+    total = hashlib.sha256()
+    with Path(path).open("rb") as file:
+        while piece := file.read(_HASH_BYTES):
+            total.update(piece)
+    return total.hexdigest()
+
+
+def _load_cache(cache: Path | None) -> dict[str, str]:
+    if cache is None:
+        return {}
+    try:
+        document = json.loads((cache / _CACHE_NAME).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        # Only a cache: what cannot be read is made again.
+        return {}
+    if not isinstance(document, dict):
+        return {}
+    return {str(key): str(value) for key, value in document.items()}
+
+
+def _save_cache(cache: Path, hashes: Mapping[str, str]) -> None:
+    cache.mkdir(parents=True, exist_ok=True)
+    beside = cache / f"{_CACHE_NAME}.{os.getpid()}"
+    beside.write_text(json.dumps(hashes, indent=1, sort_keys=True), encoding="utf-8")
+    beside.replace(cache / _CACHE_NAME)
+
+
+def _refuse_foreign_layout(directory: Path) -> None:
+    if (directory / "config.json").exists():
+        return
+    if (directory / "params.json").exists() or any(directory.glob("consolidated.*.pth")):
+        raise Failure(
+            f"{directory.name} is in Meta's own layout (params.json, consolidated.*.pth)",
+            "convert it to Hugging Face layout first, or fetch the repository whose name ends in -hf",
+        )
+
+
+def _dangling(directory: Path) -> list[Problem]:
+    links = [path for path in sorted(directory.iterdir()) if path.is_symlink() and not path.exists()]
+    return [
+        Problem(f"{link.name} is a dangling link", "copy the files themselves (cp -L), not the links") for link in links
+    ]
+
+
+def _read_json(directory: Path, name: str, problems: list[Problem], *, required: bool = False) -> Mapping[str, Json]:
+    path = directory / name
+    if not path.is_file():
+        if required and not path.is_symlink():
+            problems.append(Problem(f"there is no {name}", f"fetch {name} into the model directory"))
+        return {}
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+    except json.JSONDecodeError as error:
+        place = f"line {error.lineno} column {error.colno}"
+        problems.append(Problem(f"{name} is no valid JSON at {place}: {error.msg}", f"correct {name}"))
+        return {}
+    except (OSError, UnicodeDecodeError) as error:
+        problems.append(Problem(f"{name} cannot be read: {error}", f"fetch {name} again"))
+        return {}
+    if not isinstance(document, dict) or not document:
+        problems.append(Problem(f"{name} holds no JSON object with keys", f"fetch {name} again"))
+        return {}
+    return document
+
+
+def _read_tokenizer(directory: Path, settings: Mapping[str, Json], problems: list[Problem]) -> TokenizerFacts | None:
+    try:
+        return read_tokenizer(directory, settings)
+    except Failure as failure:
+        problems.append(Problem(failure.message, failure.hint))
+        return None
+
+
+def _find_weights(directory: Path, problems: list[Problem]) -> WeightFiles:
+    if not (directory / INDEX_NAME).is_file():
+        return find_weights(directory, None)
+    return find_weights(directory, _read_json(directory, INDEX_NAME, problems))
