@@ -1,7 +1,7 @@
 """Holds a model's settings, tokenizer and tensor headers against each other and finds every contradiction."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from draftyard.nouns.digest import Json

@@ -1,0 +1,191 @@
+"""Shards merged back are the source, whatever the cut; what would be wrong is refused and leaves nothing."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+from tests.fakes.tiny_model import config_of, random_weights, split_model, write_model
+
+from draftyard.nouns.blueprint import Step, StepKind
+from draftyard.nouns.errors import ExitCode, Failure
+from draftyard.nouns.network import Precision
+from draftyard.nouns.tensor import TensorType
+from draftyard.rules.families.known_families import FAMILIES
+from draftyard.rules.shards import Mapping2D, checkpoint_name, holds, unshard
+from draftyard.rules.trtllm import checkpoint_config, expected_tensors
+from draftyard.verbs import convert
+from draftyard.verbs.convert import make_checkpoint
+from draftyard.verbs.inspect import inspect
+from draftyard.verbs.making import Workplace
+
+
+def step_for(directory: Path, precision: Precision, tp_size: int = 1, pp_size: int = 1) -> Step:
+    source = inspect(directory)
+    config = checkpoint_config(source.network, precision, tp_size, pp_size)
+    return Step(StepKind.CHECKPOINT, "c", {"role": "target", "config": config}, (source.digest,), {}, (str(directory),))
+
+
+def workplace_for(directory: Path, staging: Path, shares: list[float] | None = None) -> Workplace:
+    staging.mkdir()
+
+    def progress(share: float, words: str) -> None:
+        if shares is not None:
+            shares.append(share)
+
+    def no_input(key: str) -> Path:
+        raise KeyError(key)
+
+    return Workplace(staging, no_input, (directory,), progress)
+
+
+def converted(directory: Path, staging: Path, precision: Precision, tp_size: int = 1, pp_size: int = 1) -> Path:
+    make_checkpoint(step_for(directory, precision, tp_size, pp_size), workplace_for(directory, staging))
+    return staging
+
+
+def merged(checkpoint: Path, directory: Path, tp_size: int, pp_size: int) -> dict[str, np.ndarray]:
+    """The source tensors, put together from all rank files."""
+    network = inspect(directory).network
+    mapping = Mapping2D(tp_size, pp_size)
+    files = [load_file(checkpoint / f"rank{rank}.safetensors") for rank in range(mapping.world_size)]
+    found: dict[str, np.ndarray] = {}
+    for rule in FAMILIES[network.family].rules(network):
+        for stage in range(pp_size):
+            if not holds(rule, network, mapping, stage):
+                continue
+            name = checkpoint_name(rule, network, pp_size, stage)
+            pieces = [files[mapping.rank(stage, tp_rank)][name] for tp_rank in range(tp_size)]
+            for part, whole in zip(rule.parts, unshard(rule, pieces, network), strict=True):
+                if part.name in found:
+                    np.testing.assert_array_equal(found[part.name], whole)
+                found[part.name] = whole
+    return found
+
+
+@pytest.mark.parametrize(("tp_size", "pp_size"), [(1, 1), (2, 1), (4, 1), (1, 2), (2, 3)])
+@pytest.mark.parametrize("tied", [True, False])
+def test_shards_merge_back_to_the_source(tmp_path: Path, tied: bool, tp_size: int, pp_size: int) -> None:
+    config = config_of(tie_word_embeddings=tied, attention_bias=True, mlp_bias=True)
+    weights = random_weights(config)
+    directory = write_model(tmp_path / "m", config, weights)
+    checkpoint = converted(directory, tmp_path / "c", Precision.FP32, tp_size, pp_size)
+    back = merged(checkpoint, directory, tp_size, pp_size)
+    assert set(back) == set(weights)
+    for name, values in weights.items():
+        np.testing.assert_array_equal(back[name], values)
+
+
+@pytest.mark.parametrize("model_type", sorted(FAMILIES))
+def test_every_family_converts(tmp_path: Path, model_type: str) -> None:
+    config = config_of(model_type, head_dim=16)
+    weights = random_weights(config)
+    directory = write_model(tmp_path / "m", config, weights)
+    checkpoint = converted(directory, tmp_path / "c", Precision.FP32, 2)
+    back = merged(checkpoint, directory, 2, 1)
+    assert set(back) == set(weights)
+    for name, values in weights.items():
+        np.testing.assert_array_equal(back[name], values)
+    assert json.loads((checkpoint / "config.json").read_text())["head_size"] == 16
+
+
+def test_one_rank_by_hand(tmp_path: Path) -> None:
+    """The order of rows, spelt out without the package's own tables."""
+    config = config_of(num_key_value_heads=2)
+    weights = random_weights(config)
+    directory = write_model(tmp_path / "m", config, weights)
+    checkpoint = converted(directory, tmp_path / "c", Precision.FP32, 4)
+    rank = load_file(checkpoint / "rank3.safetensors")
+    layer = "model.layers.1"
+    attention = [weights[f"{layer}.self_attn.{part}_proj.weight"] for part in "qkv"]
+    # Rank 3 of 4 has query head 3 and, as there are two KV heads, the second of them.
+    by_hand = np.concatenate([attention[0][24:32], attention[1][8:16], attention[2][8:16]])
+    ours = "transformer.layers.1"
+    np.testing.assert_array_equal(rank[f"{ours}.attention.qkv.weight"], by_hand)
+    np.testing.assert_array_equal(rank[f"{ours}.mlp.fc.weight"], weights[f"{layer}.mlp.gate_proj.weight"][36:])
+    np.testing.assert_array_equal(rank[f"{ours}.mlp.gate.weight"], weights[f"{layer}.mlp.up_proj.weight"][36:])
+    np.testing.assert_array_equal(rank[f"{ours}.mlp.proj.weight"], weights[f"{layer}.mlp.down_proj.weight"][:, 36:])
+    dense = weights[f"{layer}.self_attn.o_proj.weight"][:, 24:]
+    np.testing.assert_array_equal(rank[f"{ours}.attention.dense.weight"], dense)
+    # Vocabulary 50 is padded to 52 with rows of zeros: the last rank has 11 of its 13 rows from the source.
+    np.testing.assert_array_equal(rank["lm_head.weight"][:11], weights["lm_head.weight"][39:])
+    np.testing.assert_array_equal(rank["lm_head.weight"][11:], np.zeros((2, 32), np.float32))
+
+
+@pytest.mark.parametrize(("tp_size", "pp_size", "written"), [(1, 1, False), (2, 1, True), (1, 2, True)])
+def test_a_tied_head_is_written_only_where_it_must_be(
+    tmp_path: Path, tp_size: int, pp_size: int, written: bool
+) -> None:
+    directory = write_model(tmp_path / "m", config_of(tie_word_embeddings=True))
+    checkpoint = converted(directory, tmp_path / "c", Precision.FP16, tp_size, pp_size)
+    last = load_file(checkpoint / f"rank{tp_size * pp_size - 1}.safetensors")
+    assert ("lm_head.weight" in last) is written
+
+
+def test_shards_and_one_file_give_the_same_bytes(tmp_path: Path) -> None:
+    weights = random_weights(config_of())
+    first = converted(write_model(tmp_path / "one", None, weights), tmp_path / "c1", Precision.FP16, 2)
+    directory = write_model(tmp_path / "two", None, weights)
+    split_model(directory, weights, 3)
+    second = converted(directory, tmp_path / "c2", Precision.FP16, 2)
+    for name in ("config.json", "rank0.safetensors", "rank1.safetensors"):
+        assert (first / name).read_bytes() == (second / name).read_bytes()
+
+
+def test_the_config_promises_what_the_files_hold(tmp_path: Path) -> None:
+    directory = write_model(tmp_path / "m", config_of("qwen2"))
+    checkpoint = converted(directory, tmp_path / "c", Precision.FP16, 2)
+    config = json.loads((checkpoint / "config.json").read_text())
+    for rank in range(2):
+        tensors = load_file(checkpoint / f"rank{rank}.safetensors")
+        kinds = {name: (TensorType.F16, tensor.shape) for name, tensor in tensors.items()}
+        assert kinds == expected_tensors(config, rank)
+    assert "transformer.layers.0.attention.qkv.bias" in tensors
+    assert "transformer.layers.0.attention.dense.bias" not in tensors
+
+
+def test_an_overflow_names_tensor_and_count_and_leaves_no_file(tmp_path: Path) -> None:
+    weights = random_weights(config_of())
+    weights["model.layers.1.mlp.down_proj.weight"][0, :2] = (70000.0, -1e9)
+    directory = write_model(tmp_path / "m", None, weights)
+    step = step_for(directory, Precision.FP16)
+    workplace = workplace_for(directory, tmp_path / "c")
+    with pytest.raises(Failure, match=r"model\.layers\.1\.mlp\.down_proj\.weight: 2 finite values of F32") as caught:
+        make_checkpoint(step, workplace)
+    assert caught.value.code is ExitCode.WORK_FAILED
+    assert "bf16" in caught.value.hint
+    assert list((tmp_path / "c").iterdir()) == []
+
+
+def test_too_small_a_disk_is_found_before_writing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    directory = write_model(tmp_path / "m")
+    step = step_for(directory, Precision.FP32)
+    workplace = workplace_for(directory, tmp_path / "c")
+    monkeypatch.setattr(convert, "free_bytes", lambda staging: 1000)
+    with pytest.raises(Failure, match=r"needs \d+ bytes, 1000 are free") as caught:
+        make_checkpoint(step, workplace)
+    assert caught.value.code is ExitCode.ENVIRONMENT
+    monkeypatch.undo()
+    make_checkpoint(step, workplace)
+    needed = int(caught.value.message.split()[3])
+    assert (tmp_path / "c" / "rank0.safetensors").stat().st_size == needed
+
+
+def test_a_source_changed_since_the_plan_is_refused(tmp_path: Path) -> None:
+    directory = write_model(tmp_path / "m")
+    step = step_for(directory, Precision.FP32)
+    weights = random_weights(config_of(), seed=1)
+    write_model(directory, None, weights)
+    with pytest.raises(Failure, match="changed since the plan"):
+        make_checkpoint(step, workplace_for(directory, tmp_path / "c"))
+
+
+def test_progress_rises_to_one_and_notes_count(tmp_path: Path) -> None:
+    directory = write_model(tmp_path / "m", config_of(tie_word_embeddings=True))
+    shares: list[float] = []
+    notes = make_checkpoint(step_for(directory, Precision.FP16), workplace_for(directory, tmp_path / "c", shares))
+    assert shares == sorted(shares)
+    assert shares[-1] == 1.0
+    assert notes[0] == "29 source tensors consumed, 0 ignored"
+    assert "lm_head: tied" in notes
