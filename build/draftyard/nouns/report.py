@@ -1,0 +1,238 @@
+"""What a verification found: checks, measurements, verdicts, and the digest of the raw file behind each number."""
+
+from pydantic import BaseModel, ConfigDict, Field, JsonValue
+
+from draftyard.nouns.enums import StrEnum
+from draftyard.nouns.recipe import Verify
+
+REPORT_SCHEMA = 1
+
+
+class Part(BaseModel):
+    """A part of the report: immutable, unknown keys refused."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Verdict(StrEnum):
+    """What became of a check or a gate; `skipped` always has its reason."""
+
+    PASS = "pass"
+    FAIL = "fail"
+    SKIPPED = "skipped"
+
+
+class Advice(StrEnum):
+    """What to do at one load or in one domain."""
+
+    SPECULATE = "speculate"
+    NEUTRAL = "neutral"
+    DO_NOT_SPECULATE = "do not speculate"
+
+
+class Interval(Part):
+    """A 95 % interval."""
+
+    low: float
+    high: float
+
+
+class Summary(Part):
+    """A distribution over n values; percentiles are None where n is too small, `reason` says which and why."""
+
+    n: int
+    left_out: int
+    mean: float
+    std: float
+    min: float
+    max: float
+    p50: float
+    p95: float | None
+    p99: float | None
+    reason: str
+
+
+class Acceptance(Part):
+    """How drafts fared, pooled over requests. `steps` are the decode steps seen; lengths count the bonus token.
+
+    `per_position[i]` is the share of steps that accepted position i+1 among those that accepted all before it;
+    its denominator counts every such step, also one that drafted fewer tokens (an upper bound).
+    """
+
+    requests: int
+    steps: int
+    drafted: int | None
+    accepted: int | None
+    mean_accepted_per_step: float | None
+    acceptance_length: float | None
+    acceptance_rate: float | None
+    per_position: tuple[float | None, ...]
+    histogram: tuple[int, ...]
+    per_request_length: Summary | None
+    inconsistent_requests: int
+
+
+class Check(Part):
+    """One smoke check: what was expected, what was measured, and what shows it."""
+
+    name: str
+    verdict: Verdict
+    expected: str
+    measured: str
+    evidence: str = ""
+    seconds: float = 0.0
+
+
+class ArmResult(Part):
+    """One arm at one tier; times in milliseconds, over successful requests only."""
+
+    requests: int
+    succeeded: int
+    failures: dict[str, int]
+    output_tokens: int
+    wall_s: float
+    output_tokens_per_s: float | None
+    output_tokens_per_s_per_user: float | None
+    peak_tokens_per_s: float | None
+    ttft_ms: Summary | None
+    time_to_first_text_ms: Summary | None
+    tpot_ms: Summary | None
+    tpot_token_weighted_ms: float | None
+    tpot_industry_ms: Summary | None
+    inter_chunk_latency_ms: Summary | None
+    merged_events: int
+    tokens_per_chunk: float | None
+    e2e_ms: Summary | None
+    count_mismatch_share: float
+
+
+class TierResult(Part):
+    """Both arms at one concurrency and what follows; `evidence` is the SHA-256 of the tier's raw records."""
+
+    concurrency: int
+    baseline: ArmResult
+    speculative: ArmResult
+    pairs: int
+    speedup: float | None
+    speedup_interval: Interval | None
+    wall_speedup: float | None
+    tpot_ratio: float | None
+    tpot_ratio_interval: Interval | None
+    acceptance: Acceptance
+    step_cost: float | None
+    advice: Advice
+    reason: str
+    evidence: str
+    measured_at: str
+    reused: bool
+
+
+class DomainResult(Part):
+    """One domain over all tiers; each pair is one prompt in both arms at the same concurrency."""
+
+    domain: str
+    pairs: int
+    speedup: float | None
+    speedup_interval: Interval | None
+    acceptance: Acceptance
+    advice: Advice
+    reason: str
+    evidence: tuple[str, ...]
+
+
+class Divergence(Part):
+    """A prompt whose tokens differ between the arms: where, and at which output token (from 0)."""
+
+    prompt_id: str
+    where: str
+    index: int
+    baseline: tuple[int, ...]
+    speculative: tuple[int, ...]
+
+
+class Losslessness(Part):
+    """Greedy answers with speculation against those without."""
+
+    compared: int
+    identical: int
+    divergences: tuple[Divergence, ...]
+
+
+class Crossover(Part):
+    """The load above which speculation stops paying; None when that was not seen, and `text` says so."""
+
+    concurrency: float | None
+    interval: Interval | None
+    share_of_resamples: float | None
+    text: str
+
+
+class EvidenceFile(Part):
+    """One raw file beside the report."""
+
+    path: str
+    sha256: str
+    size_bytes: int
+    records: int
+
+
+class GateResult(Part):
+    """One gate of the recipe for one variant."""
+
+    variant: str
+    gate: str
+    required: str
+    measured: str
+    verdict: Verdict
+    reason: str = ""
+
+
+class VariantResult(Part):
+    """Everything found for one served repository."""
+
+    name: str
+    speculator: str
+    repository_key: str
+    server: str
+    headline: str
+    checks: tuple[Check, ...]
+    losslessness: Losslessness
+    tiers: tuple[TierResult, ...]
+    domains: tuple[DomainResult, ...]
+    acceptance: Acceptance | None
+    crossover: Crossover | None
+    client_cpu_cores: float | None
+    warnings: tuple[str, ...]
+    evidence: tuple[EvidenceFile, ...]
+
+
+class Environment(Part):
+    """Where it was measured."""
+
+    platform: str
+    processor: str
+    processor_count: int
+    memory_bytes: int
+    python: str
+    packages: dict[str, str]
+    load_average_1min: float
+
+
+class Report(Part):
+    """The whole verification. `schema_version` changes when a field changes its meaning."""
+
+    schema_version: int = REPORT_SCHEMA
+    draftyard_version: str
+    created_at: str
+    outcome: str
+    exit_code: int
+    headline: str
+    gates: tuple[GateResult, ...]
+    variants: tuple[VariantResult, ...]
+    environment: Environment
+    settings: Verify
+    prompt_pack: str
+    definitions: dict[str, str]
+    reproduce: tuple[str, ...]
+    method: tuple[str, ...] = ()
+    extensions: dict[str, JsonValue] = Field(default_factory=dict)
