@@ -1,0 +1,87 @@
+"""The entry of the server: text in, a stream of text out, from engines that speculate inside."""
+
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+from bad_input import BadInput
+from detokeniser import IncrementalDetokeniser
+from engine_calls import OneEngine
+from entry_metrics import EntryMetrics
+from entry_request import EntryDefaults, parse_request
+from entry_stream import EntryServices, EntryStream
+from model_parameters import ModelParameters
+from seam import Request, Sender, error_response, failed_response, input_arrays, log_error, send
+from tokenizer_files import TokenizerBundle, read_tokenizer
+from watcher import Watcher
+
+CLOSE_WAIT_S = 5.0
+
+
+def detokeniser(tokenizer: TokenizerBundle, skip_special_tokens: bool) -> IncrementalDetokeniser:
+    """A fresh one for one sequence."""
+    decode = tokenizer.codec.decode
+    return IncrementalDetokeniser(lambda ids: decode(ids, skip_special_tokens=skip_special_tokens), tokenizer.byte_ids)
+
+
+class TritonPythonModel:
+    """One instance serves all streams: each has a thread, because reading another model's stream blocks."""
+
+    def initialize(self, args: Mapping[str, str]) -> None:
+        """Read parameters and tokenizer; what cannot be read stops the load."""
+        parameters = ModelParameters.of(args["model_config"])
+        tokenizer = read_tokenizer(parameters.directory("tokenizer_dir"))
+        skip_special_tokens = parameters.flag("skip_special_tokens", True)
+        self._defaults = EntryDefaults(
+            parameters.number("default_timeout_s", 300.0), parameters.words("allowed_request_parameters")
+        )
+        self._max_streams = parameters.integer("max_streams", 512) or 512
+        self._metrics = EntryMetrics()
+        source = OneEngine(parameters.text("tensorrt_llm_model_name", "tensorrt_llm"))
+        self._services = EntryServices(
+            source=source,
+            new_detokeniser=lambda: detokeniser(tokenizer, skip_special_tokens),
+            further_end_ids=frozenset(parameters.integers("end_ids")),
+            silent_end=not parameters.flag("engine_emits_end_id", True),
+            stall_timeout_s=parameters.number("stall_timeout_s", 60.0),
+            ended=self._metrics.ended,
+        )
+        period_ms = parameters.integer("cancellation_check_period_ms", 100) or 100
+        self._watcher = Watcher(period_ms / 1000, source.stop, log_error)
+        self._watcher.start()
+        self._threads = ThreadPoolExecutor(self._max_streams, "stream")
+
+    def execute(self, requests: Sequence[Request]) -> None:
+        """Take the requests and return at once; their threads answer."""
+        for request in requests:
+            self._accept(request, request.get_response_sender())
+
+    def finalize(self) -> None:
+        """End what still runs, so that the server can go."""
+        for stream in self._watcher.running():
+            if isinstance(stream, EntryStream):
+                stream.abort("the server is shutting down")
+        self._watcher.close(CLOSE_WAIT_S)
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    def _accept(self, request: Request, sender: Sender) -> None:
+        try:
+            parsed = parse_request(input_arrays(request), request.parameters(), self._defaults)
+        except BadInput as error:
+            self._metrics.ended("refused", {})
+            send(sender, error_response(str(error)), final=True)
+            return
+        if len(self._watcher.running()) >= self._max_streams:
+            self._metrics.ended("refused", {})
+            send(sender, failed_response(f"{self._max_streams} requests are running: try again later"), final=True)
+            return
+        stream = EntryStream(self._services, parsed, sender, tuple(request.requested_output_names()))
+        self._watcher.add(stream)
+        self._threads.submit(self._run, stream)
+
+    def _run(self, stream: EntryStream) -> None:
+        self._metrics.began()
+        try:
+            stream.run()
+        finally:
+            self._watcher.remove(stream)
+            self._metrics.left()
