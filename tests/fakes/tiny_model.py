@@ -37,6 +37,8 @@ def config_of(model_type: str = "llama", **changes: object) -> dict[str, object]
     config = {**CONFIG, "model_type": model_type, "architectures": [ARCHITECTURES[model_type]], **changes}
     if model_type == "qwen3":
         config.setdefault("head_dim", 8)
+    if model_type == "mixtral":
+        config = {"num_local_experts": 3, "num_experts_per_tok": 2, **config}
     return {key: value for key, value in config.items() if value is not None}
 
 

@@ -33,6 +33,14 @@ def test_casts_equal_torchs(source: TensorType, target: TensorType, values: list
     assert result.overflows == int((torch.isinf(wanted) & ~torch.isinf(stored)).sum())
 
 
+def test_ties_go_to_even() -> None:
+    upper = np.arange(0x3F80, 0x3F88, dtype=np.uint32) << 16
+    bits = (upper[:, None] + np.array([0x7FFF, 0x8000, 0x8001], dtype=np.uint32)).ravel()
+    values = torch.from_numpy(bits.view(np.float32))
+    result = cast(data_of(values), (24,), TensorType.F32, TensorType.BF16)
+    assert result.values.tobytes() == bits_of(values.bfloat16())
+
+
 @pytest.mark.parametrize("target", list(TORCH))
 def test_not_a_number_stays_so(target: TensorType) -> None:
     nans = np.array([0x7FFFFFFF, 0xFFFFFFFF, 0x7FC00000, 0x7F800001], dtype=np.uint32)

@@ -123,7 +123,7 @@ def test_an_unreadable_config_is_never_a_warning(tmp_path: Path, text: str | Non
 def test_an_unknown_architecture_is_named_with_the_supported_ones(tmp_path: Path) -> None:
     directory = write_model(tmp_path / "m")
     change(directory, "config.json", model_type="t5")
-    assert "model_type 't5' is not supported; supported: llama, mistral, qwen2, qwen3" in refused(directory)
+    assert "model_type 't5' is not supported; supported: llama, mistral, mixtral, qwen2, qwen3" in refused(directory)
 
 
 @pytest.mark.parametrize("method", ["gptq", "awq"])
@@ -392,3 +392,11 @@ def test_a_draft_with_too_few_positions(tmp_path: Path) -> None:
     draft = inspect(write_model(tmp_path / "draft", config_of(max_position_embeddings=48)))
     with pytest.raises(Failure, match="max_seq_len 64 exceeds the draft's max_position_embeddings 48"):
         pair(target, draft, LIMITS)
+
+
+def test_a_missing_expert_is_named_with_its_layer(tmp_path: Path) -> None:
+    config = config_of("mixtral")
+    weights = random_weights(config)
+    del weights["model.layers.1.block_sparse_moe.experts.2.w1.weight"]
+    message = refused(write_model(tmp_path / "m", config, weights))
+    assert "MixtralForCausalLM needs: model.layers.1.block_sparse_moe.experts.2.w1.weight" in message

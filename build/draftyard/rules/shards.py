@@ -106,7 +106,7 @@ def shard(rule: Rule, parts: Sequence[Array], network: Network, tp_size: int, tp
 def unshard(rule: Rule, pieces: Sequence[Array], network: Network) -> list[Array]:
     """The source tensors of a rule, put together from the pieces of all tensor parallel ranks, in rank order.
 
-    The inverse of `shard` for dense rules; the experts of a mixture come back as the stacked whole.
+    The inverse of `shard`; padding and repeated KV heads are dropped.
     """
     if rule.split is Split.QKV:
         return _split_qkv(pieces, network)
@@ -116,6 +116,8 @@ def unshard(rule: Rule, pieces: Sequence[Array], network: Network) -> list[Array
         return [np.concatenate(pieces, axis=1)]
     if rule.split is Split.VOCABULARY:
         return [np.concatenate(pieces, axis=0)[: network.vocab_size]]
+    if rule.split in (Split.EXPERTS_UP, Split.EXPERTS_DOWN):
+        return _unstacked_experts(rule.split, pieces)
     return [pieces[0]]
 
 
@@ -202,3 +204,12 @@ def _stacked_experts(split: Split, parts: Sequence[Array], tp_size: int, tp_rank
         return np.stack([_share(part, 1, tp_size, tp_rank) for part in parts])
     pieces = [_share(part, 0, tp_size, tp_rank) for part in parts]
     return np.stack([np.concatenate(pieces[at : at + 2], axis=0) for at in range(0, len(pieces), 2)])
+
+
+def _unstacked_experts(split: Split, pieces: Sequence[Array]) -> list[Array]:
+    experts = range(pieces[0].shape[0])
+    if split is Split.EXPERTS_DOWN:
+        return [np.concatenate([piece[expert] for piece in pieces], axis=1) for expert in experts]
+    rows = pieces[0].shape[1] // 2
+    halves = (slice(0, rows), slice(rows, None))
+    return [np.concatenate([piece[expert, half] for piece in pieces]) for expert in experts for half in halves]

@@ -7,10 +7,11 @@ from draftyard.nouns.errors import Problem
 from draftyard.rules.families.family import Family
 from draftyard.rules.families.llama import LLAMA
 from draftyard.rules.families.mistral import MISTRAL
+from draftyard.rules.families.mixtral import MIXTRAL
 from draftyard.rules.families.qwen2 import QWEN2
 from draftyard.rules.families.qwen3 import QWEN3
 
-FAMILIES: dict[str, Family] = {family.model_type: family for family in (LLAMA, MISTRAL, QWEN2, QWEN3)}
+FAMILIES: dict[str, Family] = {family.model_type: family for family in (LLAMA, MISTRAL, MIXTRAL, QWEN2, QWEN3)}
 
 
 def family_of(config: Mapping[str, Json]) -> Family | Problem:
