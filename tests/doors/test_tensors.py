@@ -35,6 +35,9 @@ def test_reads_what_the_library_writes(tmp_path: Path) -> None:
     assert opened.headers["a"].file == "m.safetensors"
     np.testing.assert_array_equal(np.frombuffer(opened.read("a"), np.float32).reshape(2, 3), values["a"])
     np.testing.assert_array_equal(np.frombuffer(opened.read("b"), np.int64), values["b"])
+    view = opened.read("a")
+    opened.release("a")
+    np.testing.assert_array_equal(np.frombuffer(view, np.float32).reshape(2, 3), values["a"])
     with pytest.raises(KeyError):
         opened.read("c")
 

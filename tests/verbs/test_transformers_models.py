@@ -7,7 +7,7 @@ import pytest
 import torch
 from safetensors.numpy import load_file
 from tests.fakes.tiny_model import write_tokenizer
-from tests.verbs.test_convert import converted, merged
+from tests.verbs.test_convert import converted, merged, step_for, workplace_for
 from transformers import (
     LlamaConfig,
     LlamaForCausalLM,
@@ -23,6 +23,7 @@ from transformers import (
 )
 
 from draftyard.nouns.network import Precision
+from draftyard.verbs.convert import make_checkpoint
 from draftyard.verbs.inspect import inspect
 
 SIZES = {
@@ -95,4 +96,7 @@ def test_bfloat16_passes_through_and_widens_exactly(tmp_path: Path) -> None:
     for name, values in back.items():
         np.testing.assert_array_equal(values, model.state_dict()[name].float().numpy())
     narrow = converted(directory, tmp_path / "narrow", Precision.BF16)
+    step = step_for(directory, Precision.FP16)
+    notes = make_checkpoint(step, workplace_for(directory, tmp_path / "half"))
+    assert any("activations may overflow" in note for note in notes)
     assert (narrow / "rank0.safetensors").stat().st_size < (tmp_path / "wide/rank0.safetensors").stat().st_size

@@ -28,7 +28,8 @@ class MappedTensorFile:
         self._headers = dict(headers)
         self._metadata = dict(metadata)
         with path.open("rb") as file:
-            self._view = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+            self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        self._view = memoryview(self._map)
 
     @property
     def headers(self) -> Mapping[str, TensorHeader]:
@@ -44,6 +45,12 @@ class MappedTensorFile:
         """The little-endian bytes of one tensor, mapped, not copied; KeyError when it is absent."""
         header = self._headers[name]
         return self._view[header.offset_bytes : header.offset_bytes + header.size_bytes]
+
+    def release(self, name: str) -> None:
+        """Give the memory of one tensor back; its views stay valid and are read from the file again when used."""
+        header = self._headers[name]
+        begin = header.offset_bytes // mmap.PAGESIZE * mmap.PAGESIZE
+        self._map.madvise(mmap.MADV_DONTNEED, begin, header.offset_bytes + header.size_bytes - begin)
 
 
 def open_tensor_file(path: Path) -> MappedTensorFile:

@@ -58,7 +58,15 @@ def make_checkpoint(step: Step, workplace: Workplace) -> tuple[str, ...]:
         f"{consumed} source tensors consumed, {len(conversion.source.tensors) - consumed} ignored",
         f"{written_bytes} bytes in {conversion.mapping.world_size} files",
         *conversion.source.notes,
+        *_range_notes(conversion),
     )
+
+
+def _range_notes(conversion: Conversion) -> tuple[str, ...]:
+    """Weights are checked for overflow; sums inside the network cannot be seen from here."""
+    if conversion.source.weight_type is TensorType.BF16 and conversion.type is TensorType.F16:
+        return ("bf16 weights in fp16: activations may overflow; suspect the precision when output degenerates",)
+    return ()
 
 
 def _prepare(step: Step, source: Source) -> Conversion:
@@ -155,7 +163,9 @@ def _write_ranks(conversion: Conversion, directory: Path, workplace: Workplace) 
         for rule in wanted:
             parts = [_load(part, headers[part.name], files, conversion, rule) for part in rule.parts]
             _write_pieces(conversion, rule, parts, writers)
-            done += sum(headers[part.name].size_bytes for part in rule.parts)
+            for part in rule.parts:
+                files[headers[part.name].file].release(part.name)
+                done += headers[part.name].size_bytes
             workplace.progress(done / total, rule.parts[0].name)
 
 
