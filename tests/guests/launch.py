@@ -37,7 +37,7 @@ def _free_ports(count: int) -> list[int]:
 
 
 @contextlib.contextmanager
-def serve(root: Path, backends_from: Path | None = None) -> Iterator[Server]:
+def serve(root: Path, backends_from: Path | None = None, exit_timeout_s: int = 8) -> Iterator[Server]:
     """The repository `root/models`, with `root` as working directory."""
     packages = Path(sysconfig.get_paths()["purelib"])
     triton = packages / "pytriton" / "tritonserver"
@@ -57,7 +57,8 @@ def serve(root: Path, backends_from: Path | None = None) -> Iterator[Server]:
         "LD_LIBRARY_PATH": f"{packages / 'nvidia_pytriton.libs'}:{sysconfig.get_config_var('LIBDIR')}",
     }
     argv = [str(triton / "bin" / "tritonserver"), f"--model-repository={root / 'models'}"]
-    argv += [f"--backend-directory={backends}", "--disable-auto-complete-config", "--exit-timeout-secs=8"]
+    argv += [f"--backend-directory={backends}", "--disable-auto-complete-config"]
+    argv += [f"--exit-timeout-secs={exit_timeout_s}"]
     argv += ["--http-address=127.0.0.1", "--grpc-address=127.0.0.1", "--metrics-address=127.0.0.1"]
     argv += [f"--http-port={http}", f"--grpc-port={grpc}", f"--metrics-port={metrics}", "--allow-gpu-metrics=false"]
     prefix = f"guests-{os.getpid()}-{http}-"
@@ -73,7 +74,7 @@ def serve(root: Path, backends_from: Path | None = None) -> Iterator[Server]:
     finally:
         process.terminate()
         with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(20)
+            process.wait(exit_timeout_s + 2)
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait(5)

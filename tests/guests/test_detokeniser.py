@@ -11,9 +11,15 @@ KINDS = {"bytes": (BYTES, frozenset()), "pieces": (PIECES, FALLBACK), "spaces": 
 TEXTS = st.text(alphabet="ab ż🙂你\n.é ", max_size=30)
 
 
+def specials(tokenizer):
+    return frozenset(key for key, token in tokenizer.get_added_tokens_decoder().items() if token.special)
+
+
 def chunked(kind, ids, cuts):
     tokenizer, fallback = KINDS[kind]
-    stream = IncrementalDetokeniser(lambda run: tokenizer.decode(run, skip_special_tokens=True), fallback)
+    stream = IncrementalDetokeniser(
+        lambda run: tokenizer.decode(run, skip_special_tokens=True), fallback, specials(tokenizer)
+    )
     chunks, start = [], 0
     for length in cuts:
         chunks.append(stream.add(ids[start : start + length]))

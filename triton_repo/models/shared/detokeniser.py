@@ -12,12 +12,19 @@ class IncrementalDetokeniser:
     Only a short window is decoded each time: the ids since the last clean border, with the piece of text before it,
     because decoders treat the first token of a run apart (a leading blank is dropped). Text ending in a replacement
     character may be an unfinished character and is held back; so is a trailing run of byte-fallback tokens, which
-    such decoders turn into replacement characters as a whole when the run as a whole is not UTF-8.
+    such decoders turn into replacement characters as a whole when the run as a whole is not UTF-8. `skipped_ids`
+    are those that `decode` leaves out: they do not interrupt a run.
     """
 
-    def __init__(self, decode: Callable[[Sequence[int]], str], byte_ids: frozenset[int] = frozenset()) -> None:
+    def __init__(
+        self,
+        decode: Callable[[Sequence[int]], str],
+        byte_ids: frozenset[int] = frozenset(),
+        skipped_ids: frozenset[int] = frozenset(),
+    ) -> None:
         self._decode = decode
         self._byte_ids = byte_ids
+        self._run_ids = byte_ids | skipped_ids
         self._window: list[int] = []
         self._emitted = ""
         self._border = 0
@@ -46,10 +53,12 @@ class IncrementalDetokeniser:
 
     def _settled(self) -> int:
         """How many ids of the window are not part of a trailing byte-fallback run."""
-        end = len(self._window)
-        while self._byte_ids and end > 0 and self._window[end - 1] in self._byte_ids:
+        settled = end = len(self._window)
+        while self._byte_ids and end > 0 and self._window[end - 1] in self._run_ids:
             end -= 1
-        return end
+            if self._window[end] in self._byte_ids:
+                settled = end
+        return settled
 
     def _advance(self, settled: int) -> None:
         """Start the window at the clean border before this one; what lies between gave text."""

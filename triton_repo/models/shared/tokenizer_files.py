@@ -52,7 +52,9 @@ class SpecialToken:
 
 @dataclass(frozen=True)
 class TokenizerBundle:
-    """One tokenizer directory, read. `byte_ids` are the byte-fallback tokens (<0x00> to <0xFF>)."""
+    """One tokenizer directory, read. `byte_ids` are the byte-fallback tokens (<0x00> to <0xFF>), `special_ids` those
+    that decoding leaves out when it skips special tokens.
+    """
 
     codec: TextCodec
     bos: SpecialToken | None
@@ -60,6 +62,7 @@ class TokenizerBundle:
     pad: SpecialToken | None
     chat_template: str | None
     byte_ids: frozenset[int]
+    special_ids: frozenset[int]
 
 
 def special_token(settings: Mapping[str, object], key: str, codec: TextCodec) -> SpecialToken | None:
@@ -104,4 +107,5 @@ def read_tokenizer(directory: Path) -> TokenizerBundle:
         pad=special_token(settings, "pad_token", codec),
         chat_template=chat_template(directory, settings),
         byte_ids=frozenset(token_id for token_id in bytes_found if token_id is not None),
+        special_ids=frozenset(key for key, token in codec.get_added_tokens_decoder().items() if token.special),
     )

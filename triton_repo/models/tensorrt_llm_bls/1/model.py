@@ -20,7 +20,11 @@ CLOSE_WAIT_S = 5.0
 def detokeniser(tokenizer: TokenizerBundle, skip_special_tokens: bool) -> IncrementalDetokeniser:
     """A fresh one for one sequence."""
     decode = tokenizer.codec.decode
-    return IncrementalDetokeniser(lambda ids: decode(ids, skip_special_tokens=skip_special_tokens), tokenizer.byte_ids)
+    return IncrementalDetokeniser(
+        lambda ids: decode(ids, skip_special_tokens=skip_special_tokens),
+        tokenizer.byte_ids,
+        tokenizer.special_ids if skip_special_tokens else frozenset(),
+    )
 
 
 class TritonPythonModel:
