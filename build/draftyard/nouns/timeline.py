@@ -108,6 +108,7 @@ class EntryRequest:
     num_draft_tokens: int | None = None
     min_tokens: int | None = None
     stop_words: tuple[str, ...] = ()
+    exclude_input: bool = False
 
     def call(self) -> EntryCall:
         """The tensors and parameters of this request; options that are unset are not sent."""
@@ -120,6 +121,8 @@ class EntryRequest:
             tensors.append(InputTensor("num_draft_tokens", "INT32", (self.num_draft_tokens,)))
         if self.min_tokens is not None:
             tensors.append(InputTensor("min_tokens", "INT32", (self.min_tokens,)))
+        if self.exclude_input:
+            tensors.append(InputTensor("exclude_input_in_output", "BOOL", (True,)))
         if self.stop_words:
             tensors.append(InputTensor("stop_words", "BYTES", self.stop_words))
         return EntryCall(self.model, tuple(tensors), (("chat", True),) if self.chat else ())

@@ -1,8 +1,9 @@
 """Summaries that carry their sample size: percentiles, means, and bootstrap intervals with a fixed seed."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
+import numpy.typing as npt
 
 from draftyard.nouns.report import Interval, Summary
 
@@ -50,7 +51,7 @@ def summarise(values: Sequence[float], left_out: int = 0) -> Summary | None:
     )
 
 
-def resample_indices(count: int, seed: int, resamples: int = RESAMPLES) -> np.ndarray:
+def resample_indices(count: int, seed: int, resamples: int = RESAMPLES) -> npt.NDArray[np.int64]:
     """Indices of bootstrap samples, shape [resamples, count], the same for the same seed."""
     return np.random.default_rng(seed).integers(0, count, size=(resamples, count))
 
@@ -58,8 +59,3 @@ def resample_indices(count: int, seed: int, resamples: int = RESAMPLES) -> np.nd
 def interval(values: Sequence[float]) -> Interval:
     """The middle 95 % of resampled figures (percentile bootstrap, Efron 1979)."""
     return Interval(low=percentile(values, 0.025), high=percentile(values, 0.975))
-
-
-def bootstrap(count: int, figure: Callable[[np.ndarray], float], seed: int) -> tuple[float, ...]:
-    """`figure` of each of the resamples of `count` items; it takes an array of indices."""
-    return tuple(figure(indices) for indices in resample_indices(count, seed))
