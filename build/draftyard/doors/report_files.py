@@ -1,7 +1,6 @@
 """Raw records and reports on disk: every finished tier is kept at once, so that an interrupted run resumes."""
 
 import hashlib
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -97,7 +96,7 @@ def write_whole(path: Path, data: bytes) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     beside = path.with_name(path.name + ".part")
     beside.write_bytes(data)
-    os.replace(beside, path)
+    beside.replace(path)
 
 
 def write_report(report: Report, path: Path) -> None:
