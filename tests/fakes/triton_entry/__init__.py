@@ -1,0 +1,1 @@
+"""A scripted entry behind real gRPC and metrics ports."""
