@@ -24,6 +24,7 @@ class Server:
     metrics: str
     pid: int
     log: Path
+    exit_codes: list[int]
 
 
 def _free_ports(count: int) -> list[int]:
@@ -68,16 +69,18 @@ def serve(root: Path, backends_from: Path | None = None, exit_timeout_s: int = 8
         process = subprocess.Popen(
             argv, cwd=root, env=environment, stdout=sink, stderr=subprocess.STDOUT, start_new_session=True
         )
+    codes: list[int] = []
     try:
         _wait_ready(f"http://127.0.0.1:{http}/v2/health/ready", process, log)
-        yield Server(f"127.0.0.1:{http}", f"127.0.0.1:{grpc}", f"127.0.0.1:{metrics}", process.pid, log)
+        urls = (f"127.0.0.1:{http}", f"127.0.0.1:{grpc}", f"127.0.0.1:{metrics}")
+        yield Server(*urls, process.pid, log, codes)
     finally:
         process.terminate()
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(exit_timeout_s + 2)
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
-        process.wait(5)
+        codes.append(process.wait(5))
         for region in Path("/dev/shm").glob(f"{prefix}*"):
             region.unlink(missing_ok=True)
 

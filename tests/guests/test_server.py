@@ -185,6 +185,26 @@ def test_a_bad_request_is_told_what_to_change_and_the_server_lives_on(server, va
     assert complete(server.grpc, text_input="hi", max_tokens=value(2)).finish_reason == "length"
 
 
+def test_an_engine_that_goes_on_after_the_end_is_stopped(server, tokenizer):
+    end = tokenizer.token_to_id("<|im_end|>")
+    text = script(ids=[40, 41, end, *[42] * 90], step_ms=20)
+    answer = complete(server.grpc, text_input=text, max_tokens=value(93), stream=STREAM)
+    assert (answer.finish_reason, answer.token_ids) == ("end_id", [40, 41, end])
+    assert wait_until(lambda: active(server) == 0, 5) < 1
+
+
+def test_many_short_streams_do_not_harm_the_server(server):
+    client = Client(server.grpc)
+    for batch in range(8):
+        names = [f"{batch}-{index}" for index in range(24)]
+        for name in names:
+            text = script(seed=batch, step_ms=2)
+            client.ask(name, text_input=text, max_tokens=value(12), stream=STREAM, end_id=value(-1))
+        assert [client.read(name).finish_reason for name in names] == ["length"] * len(names)
+    client.close()
+    assert wait_until(lambda: metric(server.metrics, "draftyard_requests_in_flight") == 0, 5) < 2
+
+
 def test_generate_answers_once_and_an_unknown_key_is_refused(server):
     status, (body,) = post(server.http, GENERATE, {"text_input": script(reply="ok fine"), "max_tokens": 20})
     assert (status, body["text_output"], body["finish_reason"]) == (200, "ok fine", "end_id")
@@ -226,6 +246,21 @@ def test_counters_follow_the_requests(server):
         "generation_tokens_total": 30,
         "prompt_tokens_total": answer.last["num_input_tokens"].item(),
     }
+
+
+def test_the_server_goes_in_peace_after_streams_and_cancels(tmp_path, tokenizer):
+    write_directory(tokenizer, tmp_path / "tokenizer")
+    write_repository(tmp_path, {})
+    with serve(tmp_path) as running:
+        client = Client(running.grpc)
+        client.ask("gone", text_input=script(step_ms=20), max_tokens=value(900), stream=STREAM)
+        next(client.events("gone"))
+        client.close(cancel=True)
+        wait_until(lambda: active(running) == 0, 5)
+        complete(running.grpc, text_input="hi", max_tokens=value(20), stream=STREAM)
+    assert running.exit_codes == [0]
+    assert "Exit timeout" not in running.log.read_text()
+    assert not list(tmp_path.rglob("core*"))
 
 
 @pytest.fixture

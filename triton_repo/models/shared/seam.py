@@ -1,5 +1,9 @@
 """The typed seam to the Python backend's module, which exists only inside the server."""
 
+import json
+import threading
+import time
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Protocol, TypeAlias, cast
 
@@ -10,6 +14,9 @@ import triton_python_backend_utils as pb_utils
 Array: TypeAlias = "npt.NDArray[np.generic]"
 Arrays: TypeAlias = "Mapping[str, Array]"
 ParameterValue: TypeAlias = "bool | int | str"
+
+
+SETTLE_S = 0.2
 
 
 class Sender(Protocol):
@@ -101,8 +108,6 @@ def outbound(
     model: str, inputs: Arrays, outputs: Sequence[str], request_id: str = "", parameters: str = "{}"
 ) -> "_Outbound":
     """A request to another model of this server; `parameters` is a JSON object of flags, whole numbers and texts."""
-    import json
-
     return cast(
         "_Outbound",
         pb_utils.InferenceRequest(
@@ -126,8 +131,49 @@ def call(request: "_Outbound") -> dict[str, Array]:
 
 def stream(request: "_Outbound") -> Iterator[dict[str, Array]]:
     """Send to a decoupled model; each response by name of output, {} for one that is empty."""
-    for answer in cast("Iterator[_Response]", request.exec(decoupled=True)):
-        yield _arrays(answer)
+    answers = cast("Iterator[_Response]", request.exec(decoupled=True))
+    try:
+        for answer in answers:
+            yield _arrays(answer)
+    finally:
+        _KEPT.keep(answers)
+
+
+class _KeptIterators:
+    """Holds iterators that have ended for a while.
+
+    The Python backend of Triton 24.10 shares an iterator with a thread of its own, which lets go of it a moment after
+    its last response. Where that is the last reference, Python objects are freed without the interpreter's lock and
+    the process dies ("double free or corruption"). So ours has to be the last one.
+    """
+
+    def __init__(self, keep_s: float) -> None:
+        self._keep_s = keep_s
+        self._ended: deque[tuple[float, object]] = deque()
+        self._lock = threading.Lock()
+
+    def keep(self, iterator: object) -> None:
+        """Hold this one, and let go of those that were held long enough."""
+        now = time.monotonic()
+        released = []
+        with self._lock:
+            self._ended.append((now, iterator))
+            while self._ended[0][0] < now - self._keep_s:
+                released.append(self._ended.popleft())
+
+    def release(self) -> None:
+        """Let go of all, which must happen before the process ends; waits until the other thread has done so."""
+        time.sleep(SETTLE_S)
+        with self._lock:
+            self._ended.clear()
+
+
+_KEPT = _KeptIterators(keep_s=5.0)
+
+
+def release_streams() -> None:
+    """To be called from `finalize` by a model that used `stream`."""
+    _KEPT.release()
 
 
 def _arrays(answer: _Response) -> dict[str, Array]:

@@ -79,6 +79,7 @@ class TritonPythonModel:
         self._thread.join()
         for sequence in self._active:
             sequence.sender.send(flags=FINAL)
+        del self._count, self._active_gauge, self._families  # left to the interpreter's end they crash it
 
     def _accept(self, request, sender):
         if scalar(request, "stop", False):
@@ -124,9 +125,20 @@ class TritonPythonModel:
                     continue
             over = [sequence for sequence in ready if self._step(sequence)]
             if over:
+                self._count_ended(over)
                 with self._wake:
                     self._active = [sequence for sequence in self._active if sequence not in over]
                     self._active_gauge.set(len(self._active))
+
+    def _count_ended(self, over):
+        """Each update is a round trip to the server, so they come once a sequence."""
+        for name, values in (
+            ("steps", [s.steps for s in over]),
+            ("tokens", [s.sent for s in over]),
+            ("drafted", [s.drafted for s in over]),
+            ("accepted", [s.accepted for s in over]),
+        ):
+            self._count[name].increment(sum(values))
 
     def _step(self, sequence):
         """One step of one sequence; True when it is over."""
@@ -154,8 +166,6 @@ class TritonPythonModel:
         sequence.sent += len(ids)
         sequence.drafted += drafted
         sequence.accepted += accepted
-        for name, value in (("steps", 1), ("tokens", len(ids)), ("drafted", drafted), ("accepted", accepted)):
-            self._count[name].increment(value)
         over = sequence.sent >= len(sequence.ids)
         tensors = [
             pb_utils.Tensor("output_ids", np.array([[ids]], dtype=np.int32)),

@@ -35,11 +35,22 @@ class EntryMetrics:
         }
         flying = _family("draftyard_requests_in_flight", "Requests whose sequence is not over in the engine", True)
         families = {key: _family(name, words) for key, (name, words) in counters.items()}
-        self._families = (requests, flying, *families.values())  # a family that is collected takes its metrics along
+        # A family that is collected takes its metrics along.
+        self._families: tuple[_Family, ...] = (
+            requests,
+            flying,
+            *families.values(),
+        )
         self._outcomes = {outcome: requests.Metric(labels={"outcome": outcome}) for outcome in OUTCOMES}
         self._counters = {key: family.Metric(labels={}) for key, family in families.items()}
         self._in_flight = flying.Metric(labels={})
         self._lock = threading.Lock()
+
+    def close(self) -> None:
+        """Let go of the metrics while the server can still be told; left to the interpreter's end they crash it."""
+        with self._lock:
+            self._outcomes, self._counters, self._families = {}, {}, ()
+            del self._in_flight
 
     def began(self) -> None:
         """A request was taken."""

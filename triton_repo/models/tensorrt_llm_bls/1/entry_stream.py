@@ -135,6 +135,7 @@ class EntryStream:
         """One engine step; after the last response the rest of the engine's stream is only drained."""
         with self._lock:
             if self._answered:
+                self.stopping = self.stopping or not step.bare  # an engine that goes on after its end is told to stop
                 return
             if step.bare:
                 lost = LOST_ERROR.format(count=generation.token_count, total=self._request.max_tokens)

@@ -10,7 +10,7 @@ from entry_metrics import EntryMetrics
 from entry_request import EntryDefaults, parse_request
 from entry_stream import EntryServices, EntryStream
 from model_parameters import ModelParameters
-from seam import Request, Sender, error_response, failed_response, input_arrays, log_error, send
+from seam import Request, Sender, error_response, failed_response, input_arrays, log_error, release_streams, send
 from tokenizer_files import TokenizerBundle, read_tokenizer
 from watcher import Watcher
 
@@ -65,7 +65,9 @@ class TritonPythonModel:
             if isinstance(stream, EntryStream):
                 stream.abort("the server is shutting down")
         self._watcher.close(CLOSE_WAIT_S)
-        self._threads.shutdown(wait=False, cancel_futures=True)
+        self._threads.shutdown(wait=not self._watcher.running(), cancel_futures=True)
+        self._metrics.close()
+        release_streams()
 
     def _accept(self, request: Request, sender: Sender) -> None:
         try:

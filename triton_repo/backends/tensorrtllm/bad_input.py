@@ -1,0 +1,1 @@
+../../models/shared/bad_input.py

@@ -1,0 +1,1 @@
+../../models/shared/model_parameters.py

@@ -1,0 +1,1 @@
+../../models/shared/seam.py

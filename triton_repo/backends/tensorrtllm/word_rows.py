@@ -1,0 +1,1 @@
+../../models/shared/word_rows.py
