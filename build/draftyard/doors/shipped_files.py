@@ -1,11 +1,14 @@
 """Finds the files that travel with the package: in a checkout beside it, in an installed wheel inside it."""
 
 import hashlib
+import json
+import shutil
 from pathlib import Path
 
 from draftyard.nouns.errors import ExitCode, Failure
 
 PACKAGE_DIRECTORY = Path(__file__).resolve().parents[1]
+MANIFEST = "guests.json"
 # The wheel holds triton_repo/ inside the package, a checkout beside build/.
 ROOTS = (PACKAGE_DIRECTORY, PACKAGE_DIRECTORY.parents[1])
 
@@ -29,6 +32,27 @@ def guests_digest() -> str:
             name = path.relative_to(directory).as_posix()
             total.update(f"{name}\0{hashlib.sha256(path.read_bytes()).hexdigest()}\n".encode())
     return total.hexdigest()
+
+
+def copy_guest(name: str, version_directory: Path) -> None:
+    """Copy the Python files of a guest into its version folder, with the shared ones that the manifest lists.
+
+    Failure when the manifest names a file that is not there.
+    """
+    source = guests_directory()
+    listed = json.loads((source / MANIFEST).read_text(encoding="utf-8"))[name]
+    own = sorted(path for path in (source / name / "1").iterdir() if path.is_file())
+    shared = [source / "shared" / file for file in listed]
+    missing = [path.name for path in shared if not path.is_file()]
+    if missing or not own:
+        raise Failure(
+            f"the guest {name} lacks {', '.join(missing) or 'its model'}",
+            "install draftyard again",
+            ExitCode.ENVIRONMENT,
+        )
+    version_directory.mkdir(parents=True)
+    for path in (*own, *shared):
+        shutil.copyfile(path, version_directory / path.name)
 
 
 def _shipped(folder: str) -> Path:

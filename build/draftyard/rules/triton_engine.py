@@ -1,0 +1,63 @@
+"""Compares a repository's plan with the engine it is to serve: where they disagree the engine wins, silently."""
+
+from collections.abc import Collection, Iterable, Mapping
+
+from draftyard.nouns.digest import Json
+from draftyard.nouns.errors import Problem
+from draftyard.nouns.lane import Lane, SpeculatorKind
+from draftyard.nouns.repository import RepositoryPlan
+
+_PLAN_AGAIN = "plan and build again, so that engine and repository come from one recipe"
+_SUFFIXES = {Lane.TENSORRT: "engine", Lane.REFERENCE: "safetensors"}
+
+
+def engine_problems(plan: RepositoryPlan, config: Mapping[str, Json], files: Collection[str]) -> tuple[Problem, ...]:
+    """What is wrong with an engine directory: its `config.json` and the paths of its files, for this plan."""
+    return (*_file_problems(plan, config, files), *_size_problems(plan, config))
+
+
+def _object(config: Mapping[str, Json], key: str) -> Mapping[str, Json]:
+    value = config.get(key)
+    return value if isinstance(value, Mapping) else {}
+
+
+def _file_problems(plan: RepositoryPlan, config: Mapping[str, Json], files: Collection[str]) -> Iterable[Problem]:
+    mapping = _object(_object(config, "pretrained_config"), "mapping")
+    ranks = mapping.get("world_size")
+    if not isinstance(ranks, int) or ranks < 1:
+        yield Problem("the engine's config.json names no world_size", "build the engine again")
+        return
+    suffix = _SUFFIXES.get(plan.lane, "safetensors")
+    wanted = [f"rank{rank}.{suffix}" for rank in range(ranks)]
+    if plan.lane is Lane.REFERENCE and plan.speculator is SpeculatorKind.DRAFT_TARGET:
+        wanted += ["draft/config.json", f"draft/rank0.{suffix}"]
+    missing = [name for name in wanted if name not in files]
+    if missing:
+        yield Problem(f"the engine has no {', '.join(missing)}", "build the engine again")
+
+
+def _size_problems(plan: RepositoryPlan, config: Mapping[str, Json]) -> Iterable[Problem]:
+    """`max_seq_len` of an engine that speculates is longer by the draft (trtllm-build 1.2.1)."""
+    build = _object(config, "build_config")
+    least = {
+        "max_batch_size": plan.max_batch_size,
+        "max_input_len": plan.max_input_len,
+        "max_seq_len": plan.max_seq_len + plan.max_draft_len,
+    }
+    for key, asked in least.items():
+        built = build.get(key)
+        if not isinstance(built, int) or built < asked:
+            yield Problem(f"{key}: the repository asks for {asked}, the engine was built with {built}", _PLAN_AGAIN)
+    exact: dict[str, tuple[Json, Json]] = {
+        "max_draft_len": (plan.max_draft_len, build.get("max_draft_len", 0)),
+        "logits_dtype": (plan.logits_type.value, _object(config, "pretrained_config").get("logits_dtype")),
+        "vocab_size": (plan.vocab_size, _object(config, "pretrained_config").get("vocab_size")),
+    }
+    if plan.lane is Lane.REFERENCE:
+        own = _object(config, "draftyard")
+        exact["speculator"] = (plan.speculator.value, _object(own, "speculator").get("kind"))
+        exact["kv_cache_tokens"] = (plan.kv_cache_tokens, own.get("kv_cache_tokens"))
+    for key, (asked_value, built_value) in exact.items():
+        if asked_value != built_value:
+            what = f"{key}: the repository says {asked_value}, the engine {built_value}"
+            yield Problem(what, _PLAN_AGAIN)

@@ -1,0 +1,64 @@
+"""Serves a repository with the embedded server until it is told to stop."""
+
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import NoReturn
+
+from draftyard.doors.triton import RunningServer, embedded_server
+from draftyard.nouns.errors import ExitCode, Failure
+from draftyard.nouns.repository import ModelName
+from draftyard.nouns.server import Ports
+
+POLL_S = 0.5
+
+
+def serve(repository: Path, *, log_path: Path, ports: Ports | None = None, ready_timeout_s: float = 120) -> ExitCode:
+    """Start, print the addresses to stdout, wait for SIGINT or SIGTERM, then let running requests end and stop.
+
+    Returns INTERRUPTED. Failure when the server does not start, or ends by itself.
+    """
+    with _sigterm_interrupts():
+        try:
+            with embedded_server(repository, log_path=log_path, ports=ports, ready_timeout_s=ready_timeout_s) as server:
+                _announce(server)
+                _watch(server)
+        except KeyboardInterrupt:
+            print("stopped", file=sys.stderr, flush=True)
+            return ExitCode.INTERRUPTED
+
+
+def _announce(server: RunningServer) -> None:
+    address = server.address
+    lines = (
+        f"entry    {ModelName.ENTRY}",
+        f"http     http://{address.http_url}",
+        f"grpc     {address.grpc_url}",
+        f"metrics  http://{address.metrics_url}/metrics",
+        f"log      {server.log_path}",
+    )
+    print("\n".join(lines), flush=True)
+
+
+def _watch(server: RunningServer) -> NoReturn:
+    """An interrupt comes, or the server ended and that is a failure."""
+    while (code := server.wait_for_exit(POLL_S)) is None:
+        pass
+    raise Failure(f"the server ended by itself with exit code {code}", f"read {server.log_path}", ExitCode.WORK_FAILED)
+
+
+@contextmanager
+def _sigterm_interrupts() -> Iterator[None]:
+    """A service manager stops with SIGTERM; it takes the same way as Ctrl-C, so that the server is stopped too."""
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
