@@ -77,14 +77,18 @@ class GgufSource:
             raise Failure(f"{path.name} holds architecture {architecture!r}", "give a GGUF file of architecture llama")
         self.model = self._read_model()
 
+    def shapes(self) -> tuple[tuple[str, tuple[int, ...]], ...]:
+        """(Hugging Face name, shape) of every tensor, in name order."""
+        return tuple(sorted((_hugging_face_name(tensor.name), _shape(tensor)) for tensor in self._reader.tensors))
+
     def tensors(self) -> Iterator[tuple[str, NDArray[np.float32]]]:
         """Yield (Hugging Face name, float32 values), one tensor at a time, in name order.
 
         Query and key rows come back in Hugging Face order: the GGUF converter interleaves the two rotary halves of
         each head (llama.cpp, convert_hf_to_gguf.py, LlamaModel.permute), and this undoes it.
         """
-        named = sorted((_hugging_face_name(tensor.name), tensor) for tensor in self._reader.tensors)
-        for name, tensor in named:
+        named = {_hugging_face_name(tensor.name): tensor for tensor in self._reader.tensors}
+        for name, tensor in sorted(named.items(), key=lambda item: item[0]):
             values = _dequantised(tensor)
             if name.endswith("q_proj.weight"):
                 values = unpermuted(values, self.model.heads)
@@ -172,6 +176,10 @@ def _hugging_face_name(name: str) -> str:
 
 
 def _dequantised(tensor: ReaderTensor) -> NDArray[np.float32]:
-    """Values as float32 in row-major shape (GGUF lists its axes fastest first)."""
-    shape = tuple(int(size) for size in reversed(tensor.shape.tolist()))
-    return np.asarray(dequantize(tensor.data, tensor.tensor_type), dtype=np.float32).reshape(shape)
+    """Values as float32."""
+    return np.asarray(dequantize(tensor.data, tensor.tensor_type), dtype=np.float32).reshape(_shape(tensor))
+
+
+def _shape(tensor: ReaderTensor) -> tuple[int, ...]:
+    """Row-major shape; GGUF lists its axes fastest first."""
+    return tuple(int(size) for size in reversed(tensor.shape.tolist()))
