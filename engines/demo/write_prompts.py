@@ -66,7 +66,7 @@ def slot_values(values: str | Sequence[object]) -> tuple[str, ...]:
 def expand(group: Group) -> list[str]:
     """All prompts of a group, or `take` of them drawn with a seed that depends on the group's text alone."""
     seed = hashlib.sha256("\n".join(group.templates).encode()).hexdigest()
-    draw = random.Random(seed)  # noqa: S311 - a reproducible choice, not a secret
+    draw = random.Random(seed)
     if group.take is None:
         prompts = list(_all_prompts(group))
         return list(dict.fromkeys(prompts))
