@@ -1,0 +1,56 @@
+"""One maker at a time for one artefact, also across processes; a killed holder lets go by itself."""
+
+import fcntl
+import os
+import socket
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+POLL_S = 0.05
+
+
+@contextmanager
+def exclusive(path: Path, tell_waiting: Callable[[str], None]) -> Iterator[None]:
+    """Hold the lock file `path`; `tell_waiting` is told once who holds it, when it must be waited for.
+
+    The file stays: removing it would let two holders lock two files of the same name.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        told = False
+        while not _taken(descriptor):
+            if not told:
+                tell_waiting(_holder(descriptor))
+                told = True
+            # Polled, because a blocking call in a worker thread cannot be interrupted.
+            time.sleep(POLL_S)
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, f"process {os.getpid()} on {socket.gethostname()}".encode(), 0)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def exclusive_if_free(path: Path) -> Iterator[bool]:
+    """True when the lock could be taken at once and is held, False when another holds it."""
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        yield _taken(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _taken(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _holder(descriptor: int) -> str:
+    return os.pread(descriptor, 200, 0).decode("utf-8", "replace") or "another process"

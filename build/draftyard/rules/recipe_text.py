@@ -1,0 +1,94 @@
+"""Judges what a recipe file says: every unknown, missing or wrong key together, with the nearest known one."""
+
+import difflib
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, TypeAlias
+
+from pydantic import BaseModel, ValidationError
+
+from draftyard.nouns.digest import Json
+from draftyard.nouns.errors import Problem, raise_problems
+from draftyard.nouns.lane import SpeculatorKind
+from draftyard.nouns.recipe import DraftTargetSpeculator, NgramSpeculator, Recipe
+
+if TYPE_CHECKING:
+    from pydantic_core import ErrorDetails
+
+Place: TypeAlias = "tuple[str | int, ...]"
+
+_SPECULATORS: Mapping[str, type[BaseModel]] = {
+    SpeculatorKind.NGRAM.value: NgramSpeculator,
+    SpeculatorKind.DRAFT_TARGET.value: DraftTargetSpeculator,
+}
+
+
+def judge_recipe(document: Json, lines: Mapping[Place, int], file_name: str) -> Recipe:
+    """The recipe of a parsed file. Failure lists every problem with its line, its path and what to write."""
+    if not isinstance(document, Mapping):
+        raise_problems([Problem(f"{file_name} holds no recipe", "start from: draftyard init MODEL_DIRECTORY")])
+    try:
+        return Recipe.model_validate(document)
+    except ValidationError as error:
+        problems = [_problem(details, lines, file_name) for details in error.errors(include_url=False)]
+    raise_problems(problems)
+    raise AssertionError("a validation error has at least one detail")
+
+
+def _problem(details: "ErrorDetails", lines: Mapping[Place, int], file_name: str) -> Problem:
+    place = _place(details["loc"], lines)
+    shown = ".".join(str(part) for part in place) or "the recipe"
+    where = f"{file_name}:{_line(place, lines)}: {shown}"
+    if details["type"] == "extra_forbidden":
+        return _unknown(details["loc"], where, shown)
+    model = _model_at(details["loc"])
+    name = str(details["loc"][-1]) if details["loc"] else ""
+    described = model.model_fields[name].description if name in model.model_fields else None
+    if details["type"] == "missing":
+        return Problem(f"{where} is missing", f"add {shown}" + (f": {described}" if described else ""))
+    message = details["msg"].removeprefix("Value error, ")
+    given = "" if isinstance(details["input"], (Mapping, list)) else f", not {details['input']!r}"
+    if details["type"] == "value_error":
+        return Problem(f"{where}: {message}", f"correct {shown}")
+    return Problem(f"{where}: {message[:1].lower()}{message[1:]}{given}", f"correct {shown}")
+
+
+def _unknown(location: Place, where: str, shown: str) -> Problem:
+    key = str(location[-1])
+    known = list(_model_at(location).model_fields)
+    near = difflib.get_close_matches(key, known, 1, 0.5)
+    prefix = shown.removesuffix(key)
+    if near:
+        return Problem(f"{where}: unknown key, the nearest known one is {near[0]}", f"write {prefix}{near[0]}")
+    return Problem(f"{where}: unknown key; known here: {', '.join(known)}", f"remove {shown}")
+
+
+def _model_at(location: Place) -> type[BaseModel]:
+    """The part of the recipe that the last element of a location is a key of."""
+    model: type[BaseModel] = Recipe
+    for part in location[:-1]:
+        if not isinstance(part, str):
+            continue
+        if part in _SPECULATORS:
+            model = _SPECULATORS[part]
+        elif part in model.model_fields:
+            inner = model.model_fields[part].annotation
+            if isinstance(inner, type) and issubclass(inner, BaseModel):
+                model = inner
+    return model
+
+
+def _place(location: Place, lines: Mapping[Place, int]) -> Place:
+    """The location without the words that only the parser knows, such as the kind it chose in a union."""
+    place: Place = ()
+    for index, part in enumerate(location):
+        last = index == len(location) - 1
+        tag = part in _SPECULATORS and bool(place) and isinstance(place[-1], int)
+        if not tag and (last or (*place, part) in lines):
+            place = (*place, part)
+    return place
+
+
+def _line(place: Place, lines: Mapping[Place, int]) -> int:
+    while place and place not in lines:
+        place = place[:-1]
+    return lines.get(place, 1)

@@ -1,0 +1,67 @@
+"""Explains what a build would do: each step in one word with its reason, memory by part, and the call; makes nothing."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from draftyard.doors.recipe_files import recall
+from draftyard.doors.store import Store, StoreRoots
+from draftyard.nouns.digest import Json
+from draftyard.rules.explain import StepExplanation, VariantMemory, explain, variant_memory
+from draftyard.verbs.drawing import draw_recipe
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The explanation of one blueprint. `notes` are findings about the models."""
+
+    recipe_name: str
+    steps: tuple[StepExplanation, ...]
+    variants: tuple[tuple[str, str], ...]
+    memory: tuple[VariantMemory, ...]
+    notes: tuple[str, ...]
+
+    def as_json(self) -> dict[str, Json]:
+        """The plan as the value that `--format json` prints."""
+        return {
+            "recipe": self.recipe_name,
+            "steps": [_step_json(step) for step in self.steps],
+            "variants": [{"name": name, "repository_key": key} for name, key in self.variants],
+            "memory": [_memory_json(memory) for memory in self.memory],
+            "notes": list(self.notes),
+        }
+
+
+def plan(recipe: Path, out: Path) -> Plan:
+    """What building this recipe would do. Failure as for `build`; nothing but the cache of hashes is written."""
+    roots = StoreRoots(out)
+    drawing = draw_recipe(recipe, roots.cache)
+    blueprint = drawing.blueprint
+    store = Store(roots, {}, ())
+    have = frozenset(step.key for step in blueprint.steps if store.receipt(step) is not None)
+    return Plan(
+        recipe_name=blueprint.recipe_name,
+        steps=explain(blueprint, have, recall(roots.by_recipe, blueprint.recipe_name)),
+        variants=tuple((variant.name, variant.repository_key) for variant in blueprint.variants),
+        memory=tuple(variant_memory(blueprint, variant) for variant in blueprint.variants),
+        notes=drawing.notes,
+    )
+
+
+def _step_json(step: StepExplanation) -> dict[str, Json]:
+    return {
+        "label": step.label,
+        "kind": step.kind,
+        "key": step.key,
+        "state": step.state.value,
+        "reason": step.reason,
+        "changes": [{"field": change.field, "old": change.old, "new": change.new} for change in step.changes],
+        "call": step.call,
+    }
+
+
+def _memory_json(memory: VariantMemory) -> dict[str, Json]:
+    return {
+        "variant": memory.variant,
+        "total_bytes": memory.total_bytes,
+        "parts": [{"part": part.part, "bytes": part.bytes, "formula": part.formula} for part in memory.parts],
+    }

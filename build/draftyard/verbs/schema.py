@@ -1,0 +1,12 @@
+"""Prints the schema of recipes, for editors and for people who write one."""
+
+from draftyard.nouns.recipe import Recipe
+
+
+def recipe_schema() -> dict[str, object]:
+    """The JSON schema (draft 2020-12) of a recipe file, with the descriptions and limits of every key."""
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "Draftyard recipe",
+        **Recipe.model_json_schema(),
+    }
