@@ -26,6 +26,13 @@ SPEAKING_NAMES = {
 }
 
 
+def count_words(checks: Sequence[Check]) -> str:
+    """How many checks pass, and how many were not made."""
+    counts = {verdict: sum(check.verdict is verdict for check in checks) for verdict in Verdict}
+    words = f"{counts[Verdict.PASS]} of {len(checks)} pass"
+    return words + (f", {counts[Verdict.SKIPPED]} skipped" if counts[Verdict.SKIPPED] else "")
+
+
 def smoke_gate(variant: str, checks: Sequence[Check]) -> GateResult:
     """No smoke check fails."""
     failed = [check.name for check in checks if check.verdict is Verdict.FAIL]
@@ -33,7 +40,7 @@ def smoke_gate(variant: str, checks: Sequence[Check]) -> GateResult:
         variant=variant,
         gate="smoke",
         required="no check fails",
-        measured=f"{sum(check.verdict is Verdict.PASS for check in checks)} of {len(checks)} pass",
+        measured=count_words(checks),
         verdict=Verdict.FAIL if failed else Verdict.PASS,
         reason="; ".join(failed),
     )
@@ -87,7 +94,7 @@ def error_gate(variant: str, gates: Gates, tiers: Sequence[TierResult]) -> GateR
     return GateResult(
         variant=variant,
         gate="max_error_rate",
-        required=f"at most {gates.max_error_rate:.1%} of requests fail",
+        required=f"at most {gates.max_error_rate:.1%} of requests fail" if gates.max_error_rate else "no request fails",
         measured=f"{failed} of {asked} requests failed",
         verdict=verdict,
         reason=", ".join(kinds) if asked else "no request was measured",
@@ -168,25 +175,26 @@ def loads(concurrency: Sequence[int]) -> str:
     return f"{joined} concurrent request{'' if listed == ['1'] else 's'}"
 
 
-def report_headline(outcome: str, variants: Sequence[VariantResult]) -> str:
-    """The sentence on top: what was found, and the best choice at the lowest load when one is established."""
+def report_headline(outcome: str, variants: Sequence[VariantResult], gates: Sequence[GateResult]) -> str:
+    """The sentence on top: what was found, and the best choice at the lowest load among those that hold their gates."""
+    failing = sorted({gate.variant for gate in gates if gate.verdict is Verdict.FAIL})
     ranked = [
         (tier.speedup, variant)
         for variant in variants
         for tier in variant.tiers[:1]
-        if tier.speedup is not None and tier.advice is Advice.SPECULATE
+        if tier.speedup is not None and tier.advice is Advice.SPECULATE and variant.name not in failing
     ]
     opening = {
         "passed": "Verification passed.",
-        "failed": "Verification failed: do not ship this.",
+        "failed": f"Verification failed for {' and '.join(failing)}.",
         "incomplete": "Verification is incomplete: some evidence is missing.",
     }[outcome]
     if not ranked:
-        return f"{opening} No speculator is established as faster at the lowest load measured."
+        return f"{opening} Nothing is established as both sound and faster than plain decoding at the lowest load."
     ratio, best = max(ranked, key=lambda pair: pair[0])
     load = requests(best.tiers[0].concurrency)
     name = SPEAKING_NAMES.get(SpeculatorKind(best.speculator), best.speculator)
-    return f"{opening} {name} is the fastest choice at {load}: {_faster(ratio)} of plain decoding."
+    return f"{opening} {name} is the best choice at {load}: {_faster(ratio)} of plain decoding."
 
 
 def find_warnings(

@@ -87,7 +87,7 @@ def verify(
         created_at=now_utc(),
         outcome=outcome,
         exit_code=int(code),
-        headline=report_headline(outcome, variants),
+        headline=report_headline(outcome, variants, gates),
         gates=gates,
         variants=variants,
         environment=environment,
