@@ -273,8 +273,10 @@ def first_errors(log_path: Path) -> tuple[str, ...]:
     lines = log_path.read_text(encoding="utf-8", errors="replace").splitlines()
     marked = (ERROR_LINE.match(line) for line in lines)
     errors = [found.group("message") for found in marked if found and not found.group("message").startswith(HARMLESS)]
-    chosen = errors[:SHOWN_LINES] or [line for line in lines if line.strip()][-SHOWN_LINES:]
-    return tuple(line.strip()[:SHOWN_CHARACTERS] for line in chosen)
+    chosen = errors or [line for line in lines if line.strip()][-SHOWN_LINES:]
+    # A model's message carries its trace with line breaks written as \n; the trace is for the log.
+    shown = (line.split("\\n")[0].strip()[:SHOWN_CHARACTERS] for line in chosen)
+    return tuple(dict.fromkeys(shown))[:SHOWN_LINES]
 
 
 def _remove_shared_memory(prefix: str) -> None:
