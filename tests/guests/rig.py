@@ -7,92 +7,67 @@ import shutil
 import time
 import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
 import tritonclient.grpc as grpc_client
-from google.protobuf import text_format
-from tritonclient.grpc import model_config_pb2
+from tests.guests.tokenizers_made import write_directory
+from tokenizers import Tokenizer
 
-ROOT = Path(__file__).resolve().parents[2]
-MODELS = ROOT / "triton_repo" / "models"
-FAKE_ENGINE = ROOT / "tests" / "fakes" / "triton_engine"
+from draftyard.doors.repository_files import write_model_config
+from draftyard.doors.shipped_files import copy_guest
+from draftyard.doors.triton import RunningServer, embedded_server
+from draftyard.nouns.lane import Lane, SpeculatorKind
+from draftyard.nouns.repository import LogitsType, RepositoryPlan
+from draftyard.rules.triton import draw_repository
+
+FAKE_ENGINE = Path(__file__).resolve().parents[1] / "fakes" / "triton_engine" / "1"
 NUMBERS = {np.int32: "INT32", np.float32: "FP32", np.uint64: "UINT64", np.bool_: "BOOL"}
 
-PREPROCESSING = (
-    "QUERY:STRING:1! REQUEST_OUTPUT_LEN:INT32:1! BAD_WORDS_DICT:STRING:-1 STOP_WORDS_DICT:STRING:-1 END_ID:INT32:1 "
-    "PAD_ID:INT32:1 EMBEDDING_BIAS_WORDS:STRING:-1 EMBEDDING_BIAS_WEIGHTS:FP32:-1",
-    "INPUT_ID:INT32:-1 REQUEST_INPUT_LEN:INT32:1 DECODER_INPUT_ID:INT32:-1 REQUEST_DECODER_INPUT_LEN:INT32:1 "
-    "REQUEST_OUTPUT_LEN:INT32:-1 BAD_WORDS_IDS:INT32:2,-1 STOP_WORDS_IDS:INT32:2,-1 EMBEDDING_BIAS:FP32:-1 "
-    "OUT_END_ID:INT32:1 OUT_PAD_ID:INT32:1",
-)
-ENGINE = (
-    "input_ids:INT32:-1 input_lengths:INT32:1! request_output_len:INT32:1! end_id:INT32:1 pad_id:INT32:1 "
-    "stop_words_list:INT32:2,-1 bad_words_list:INT32:2,-1 embedding_bias:FP32:-1 temperature:FP32:1 "
-    "runtime_top_k:INT32:1 runtime_top_p:FP32:1 repetition_penalty:FP32:1 presence_penalty:FP32:1 "
-    "frequency_penalty:FP32:1 len_penalty:FP32:1 min_tokens:INT32:1 seed:UINT64:1 stop:BOOL:1 streaming:BOOL:1 "
-    "exclude_input_in_output:BOOL:1 return_perf_metrics:BOOL:1",
-    "output_ids:INT32:-1,-1 sequence_length:INT32:-1 acceptance_rate:FP32:1 total_draft_tokens:INT32:1 "
-    "total_accepted_draft_tokens:INT32:1 num_input_tokens:INT32:1 num_output_tokens:INT32:1",
-)
-POSTPROCESSING = ("TOKENS_BATCH:INT32:-1,-1! SEQUENCE_LENGTH:INT32:-1!", "OUTPUT:STRING:-1")
-ENTRY = (
-    "text_input:STRING:1! max_tokens:INT32:1! bad_words:STRING:-1 stop_words:STRING:-1 end_id:INT32:1 pad_id:INT32:1 "
-    "top_k:INT32:1 top_p:FP32:1 temperature:FP32:1 repetition_penalty:FP32:1 min_tokens:INT32:1 seed:UINT64:1 "
-    "presence_penalty:FP32:1 frequency_penalty:FP32:1 stream:BOOL:1 exclude_input_in_output:BOOL:1 beam_width:INT32:1 "
-    "num_draft_tokens:INT32:1 return_log_probs:BOOL:1 return_perf_metrics:BOOL:1 return_num_input_tokens:BOOL:1 "
-    "return_num_output_tokens:BOOL:1 embedding_bias_words:STRING:-1 embedding_bias_weights:FP32:-1",
-    "text_output:STRING:-1 finish_reason:STRING:1 output_token_ids:INT32:-1 num_input_tokens:INT32:1 "
-    "num_output_tokens:INT32:1 total_draft_tokens:INT32:1 total_accepted_draft_tokens:INT32:1 acceptance_rate:FP32:1",
-)
+
+def plan(tokenizer: Tokenizer) -> RepositoryPlan:
+    """What a recipe for a small chat model would say."""
+    return RepositoryPlan(
+        lane=Lane.REFERENCE,
+        speculator=SpeculatorKind.NGRAM,
+        max_draft_len=4,
+        max_batch_size=8,
+        max_input_len=512,
+        max_seq_len=1024,
+        kv_cache_tokens=8192,
+        max_queue_size=64,
+        default_timeout_s=30.0,
+        end_ids=(tokenizer.token_to_id("<|im_end|>"), tokenizer.token_to_id("<|endoftext|>")),
+        vocab_size=tokenizer.get_vocab_size(),
+        logits_type=LogitsType.FLOAT32,
+        guests_digest="0" * 64,
+    )
 
 
-def _tensors(words: str, message: object, with_optional: bool) -> None:
-    for word in words.split():
-        name, data_type, dims = word.rstrip("!").split(":")
-        tensor = message.add(name=name, dims=[int(part) for part in dims.split(",")])
-        tensor.data_type = model_config_pb2.DataType.Value(f"TYPE_{data_type}")
-        if with_optional:
-            tensor.optional = not word.endswith("!")
+def write_repository(
+    root: Path, tokenizer: Tokenizer, script: Mapping[str, object], entry: Mapping[str, str] | None = None
+) -> None:
+    """A generated repository in `root`, and in `root`/backends the scripted engine in the engine's place.
+
+    `script` is the engine's default script, `entry` holds parameters of the entry to change.
+    """
+    write_directory(tokenizer, root / "tokenizer")
+    changes = {"tensorrt_llm": {"script": json.dumps(script)}, "tensorrt_llm_bls": dict(entry or {})}
+    for config in draw_repository(plan(tokenizer)).models:
+        if config.backend == "python":
+            copy_guest(config.name, root / "models" / config.name / "1")
+        parameters = {**dict(config.parameters), **changes.get(config.name, {})}
+        write_model_config(root / "models", replace(config, parameters=tuple(sorted(parameters.items()))))
+    shutil.copytree(FAKE_ENGINE, root / "backends" / "tensorrtllm", ignore=shutil.ignore_patterns("__pycache__"))
 
 
-def config_text(
-    name: str, tensors: tuple[str, str], parameters: Mapping[str, str], decoupled: bool = False, backend: str = "python"
-) -> str:
-    """A model configuration in text form."""
-    config = model_config_pb2.ModelConfig(name=name, backend=backend, max_batch_size=8)
-    _tensors(tensors[0], config.input, True)
-    _tensors(tensors[1], config.output, False)
-    config.model_transaction_policy.decoupled = decoupled
-    config.instance_group.add(count=1, kind=model_config_pb2.ModelInstanceGroup.KIND_CPU)
-    for key, value in parameters.items():
-        config.parameters[key].string_value = value
-    return text_format.MessageToString(config)
-
-
-def write_guest(directory: Path, name: str, config: str) -> None:
-    """A guest's folder with the shared modules that its manifest entry names."""
-    version = directory / name / "1"
-    shutil.copytree(MODELS / name / "1", version, ignore=shutil.ignore_patterns("__pycache__"))
-    for file in json.loads((MODELS / "guests.json").read_text(encoding="utf-8"))[name]:
-        shutil.copy(MODELS / "shared" / file, version / file)
-    (directory / name / "config.pbtxt").write_text(config, encoding="utf-8")
-
-
-def write_repository(root: Path, script: Mapping[str, object], entry: Mapping[str, str] | None = None) -> None:
-    """`root/models` with the scripted engine behind the guests; `root/tokenizer` must exist."""
-    models = root / "models"
-    tokenizer = {"tokenizer_dir": "tokenizer"}
-    limits = {"max_input_len": "512", "max_seq_len": "1024"}
-    write_guest(models, "preprocessing", config_text("preprocessing", PREPROCESSING, {**tokenizer, **limits}))
-    write_guest(models, "postprocessing", config_text("postprocessing", POSTPROCESSING, tokenizer))
-    entry_parameters = {**tokenizer, "default_timeout_s": "30", **(entry or {})}
-    write_guest(models, "tensorrt_llm_bls", config_text("tensorrt_llm_bls", ENTRY, entry_parameters, True))
-    engine_parameters = {**tokenizer, "script": json.dumps(script)}
-    engine = models / "tensorrt_llm"
-    shutil.copytree(FAKE_ENGINE, engine, ignore=shutil.ignore_patterns("__pycache__"))
-    (engine / "config.pbtxt").write_text(config_text("tensorrt_llm", ENGINE, engine_parameters, True), encoding="utf-8")
+@contextmanager
+def serve(root: Path) -> Iterator[RunningServer]:
+    """The repository in `root` with the backends in it."""
+    with embedded_server(root, log_path=root / "server.log", backends=root / "backends") as running:
+        yield running
 
 
 @dataclass
@@ -121,7 +96,7 @@ def _inputs(values: Mapping[str, object]) -> list[grpc_client.InferInput]:
             array = np.array([[v.encode() if isinstance(v, str) else v for v in value]], dtype=np.object_)
             data_type = "BYTES"
         else:
-            array = np.array([[value]])
+            array = value if isinstance(value, np.ndarray) else np.array([[value]])
             data_type = NUMBERS[array.dtype.type]
         tensor = grpc_client.InferInput(name, list(array.shape), data_type)
         tensor.set_data_from_numpy(array)
@@ -143,11 +118,17 @@ class Client:
             if key == name or (key is None and len(self._answers) == 1):
                 answers.put((time.monotonic(), result, error))
 
-    def ask(self, request_id: str, parameters: Mapping[str, object] | None = None, **values: object) -> None:
+    def ask(
+        self,
+        request_id: str,
+        parameters: Mapping[str, object] | None = None,
+        model: str = "tensorrt_llm_bls",
+        **values: object,
+    ) -> None:
         """Send one request."""
         self._answers[request_id] = queue.Queue()
         self._client.async_stream_infer(
-            "tensorrt_llm_bls",
+            model,
             _inputs(values),
             request_id=request_id,
             parameters=dict(parameters or {}),
@@ -177,6 +158,10 @@ class Client:
             if "finish_reason" in answer.last:
                 answer.finish_reason = answer.last["finish_reason"].item().decode()
         return answer
+
+    def stop(self, request_id: str, values: Mapping[str, object]) -> None:
+        """Send the engine's own stop request for a request of this stream."""
+        self._client.async_stream_infer("tensorrt_llm", _inputs(values), request_id=request_id)
 
     def close(self, cancel: bool = False) -> None:
         """End the stream, or break it off as a client that goes away does."""

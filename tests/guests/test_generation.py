@@ -42,6 +42,13 @@ def test_end_id_drops_what_follows_and_shows_no_text():
     assert (delta.text, delta.token_ids[-1], delta.finish) == ("ab", END, END_ID)
 
 
+def test_before_the_least_number_of_tokens_no_end_counts():
+    rules = EndRules(9, frozenset([END]), ((7,),), False, min_tokens=3)
+    subject = Generation(rules, IncrementalDetokeniser(TOKENIZER.decode), StopWordMatcher(()))
+    assert subject.add([7, END]).finish == ""
+    assert subject.add([7]).finish == STOP_WORDS
+
+
 def test_a_stop_sequence_without_text_counts_by_its_ids():
     pad = TOKENIZER.token_to_id("<pad>")
     subject = generation(stop_sequences=[(pad, pad)])

@@ -7,8 +7,6 @@ import time
 from collections.abc import Mapping, Sequence
 
 from bad_input import BadInput
-from draftyard.engine.loading import load_engine
-from draftyard.engine.loop import EngineLoop
 from engine_request import is_stop, parse_call
 from model_parameters import ModelParameters
 from seam import (
@@ -25,6 +23,8 @@ from seam import (
 from sessions import Session, Sessions
 
 from draftyard.doors.tensors import open_tensor_file
+from draftyard.engine.loading import load_engine
+from draftyard.engine.loop import EngineLoop
 from draftyard.nouns.errors import Failure
 
 IN_FLIGHT_BATCHING = ("inflight_batching", "inflight_fused_batching")
@@ -52,6 +52,12 @@ class TritonPythonModel:
             engine = load_engine(parameters.directory("gpt_model_path"), open_tensor_file)
         except Failure as failure:
             raise ValueError(f"{failure.message}: {failure.hint}") from failure
+        asked = parameters.integer("max_tokens_in_paged_kv_cache", None)
+        if asked is not None and asked != engine.limits.kv_cache_tokens:
+            raise ValueError(
+                f"parameter max_tokens_in_paged_kv_cache is {asked}, the engine was made for "
+                f"{engine.limits.kv_cache_tokens}: package the repository again"
+            )
         self._exclude_input = parameters.flag("exclude_input_in_output", False)
         self._sessions = Sessions(held_at_most(args["model_config"], engine.limits.max_batch_size))
         self._numbers = itertools.count()

@@ -9,7 +9,7 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 from engine_request import EngineCall
-from seam import Sender, failed_response, response, send, send_end
+from seam import Sender, failed_response, log_error, response, send, send_end
 
 from draftyard.nouns.generation import FinishReason, GenerationEvent, SpeculationStatistics
 
@@ -120,7 +120,10 @@ class Sessions:
             return
         if event.finish_reason is not None or event.error:
             self.drop(event.request_id)
-        session.take(event)
+        try:
+            session.take(event)
+        except Exception as error:  # a client that cannot be answered must not stop the engine's thread
+            log_error(f"tensorrt_llm: {event.request_id}: {type(error).__name__}: {error}")
 
     def of_client(self, client_id: str) -> tuple[str, ...]:
         """The engine's ids of a client's id."""

@@ -70,6 +70,7 @@ class EntryRequest:
 
     text: str
     max_tokens: int
+    min_tokens: int
     stream: bool
     draft_tokens: int | None
     exclude_input: bool
@@ -103,6 +104,7 @@ def parse_request(inputs: Mapping[str, Array], parameters_json: str, defaults: E
     return EntryRequest(
         text=text_list(inputs, "text_input")[0],
         max_tokens=int(scalar(inputs, "max_tokens") or 0),
+        min_tokens=int(scalar(inputs, "min_tokens") or 0),
         stream=flag(inputs, "stream", False),
         draft_tokens=None if draft_tokens is None else int(draft_tokens),
         exclude_input=flag(inputs, "exclude_input_in_output", True),

@@ -104,6 +104,7 @@ class EntryStream:
             end_ids=further | ({prompt.end_id} if prompt.end_id >= 0 else frozenset()),
             stop_sequences=prompt.stop_sequences,
             silent_end=services.silent_end,
+            min_tokens=request.min_tokens,
         )
         generation = Generation(rules, services.new_detokeniser(), StopWordMatcher(request.stop_words))
         with self._lock:

@@ -27,12 +27,13 @@ class Delta:
 
 @dataclass(frozen=True)
 class EndRules:
-    """When a sequence is over. `silent_end` allows an engine that leaves the end id out of its output."""
+    """When a sequence is over. Before `min_tokens` neither end ids nor stop sequences count. `silent_end` allows an engine that leaves the end id out of its output."""
 
     max_tokens: int
     end_ids: frozenset[int]
     stop_sequences: tuple[tuple[int, ...], ...]
     silent_end: bool
+    min_tokens: int = 0
 
 
 class Generation:
@@ -83,10 +84,11 @@ class Generation:
         return tuple(token_ids), ""
 
     def _finish(self, token_id: int, count: int) -> str:
-        if token_id in self._rules.end_ids:
-            return END_ID
         if self._longest_stop:
             self._tail = [*self._tail, token_id][-self._longest_stop :]
+        if count >= self._rules.min_tokens:
+            if token_id in self._rules.end_ids:
+                return END_ID
             if any(tuple(self._tail[-len(stop) :]) == stop for stop in self._rules.stop_sequences):
                 return STOP_WORDS
         return LENGTH if count >= self._rules.max_tokens else ""
