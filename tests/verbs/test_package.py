@@ -133,6 +133,19 @@ def test_changed_guests_are_refused_and_change_the_digest(tmp_path, monkeypatch)
         make_repository(step, workplace(tmp_path, "repository", model))
 
 
+def test_guests_are_found_in_a_wheel_and_their_absence_is_a_failure(tmp_path, monkeypatch):
+    wheel = tmp_path / "site-packages/draftyard"
+    (wheel / "triton_repo/models").mkdir(parents=True)
+    monkeypatch.setattr(shipped_files, "ROOTS", (wheel, tmp_path))
+    assert shipped_files.guests_directory() == wheel / "triton_repo/models"
+    with pytest.raises(Failure, match="triton_repo/backends is missing from the installation"):
+        shipped_files.backends_directory()
+    (wheel / "triton_repo/models/guests.json").write_text('{"preprocessing": ["gone.py"]}')
+    (wheel / "triton_repo/models/preprocessing/1").mkdir(parents=True)
+    with pytest.raises(Failure, match=r"the guest preprocessing lacks gone\.py"):
+        shipped_files.copy_guest("preprocessing", tmp_path / "1")
+
+
 @pytest.mark.parametrize(
     ("file", "old", "new", "message"),
     [

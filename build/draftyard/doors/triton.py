@@ -140,10 +140,12 @@ def _server_files() -> ServerFiles:
 def _environment(files: ServerFiles) -> Mapping[str, str]:
     """The server's environment: models find this interpreter through PATH and its own libpython through the loader."""
     binaries = Path(sys.executable).parent
+    # What was there stays, last: containers find the GPU's driver through it.
+    libraries = (str(files.libraries), str(_libpython_directory()), os.environ.get("LD_LIBRARY_PATH", ""))
     return {
         **os.environ,
         "PATH": f"{binaries}{os.pathsep}{os.environ.get('PATH', os.defpath)}",
-        "LD_LIBRARY_PATH": f"{files.libraries}{os.pathsep}{_libpython_directory()}",
+        "LD_LIBRARY_PATH": os.pathsep.join(path for path in libraries if path),
     }
 
 
