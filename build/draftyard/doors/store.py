@@ -39,9 +39,8 @@ class StoreRoots:
 
     def folder(self, kind: StepKind) -> Path:
         """The directory that holds all artefacts of a kind."""
-        if kind is StepKind.REPOSITORY:
-            return self.out / "triton_repo" / "out"
-        return self.out / "engines" / "out" / kind.value
+        place = Path("triton_repo", "out") if kind is StepKind.REPOSITORY else Path("engines", "out", kind.value)
+        return self.out / place
 
     @property
     def by_recipe(self) -> Path:

@@ -103,6 +103,16 @@ def embedded_server(
         yield RunningServer(loopback_address(chosen), program)
 
 
+def find_server() -> Path:
+    """The server's binary; Failure of the environment names every part of the server that is missing."""
+    return _server_files().binary
+
+
+def find_libpython() -> Path:
+    """Where the shared library of this Python lies, which the server's models need; Failure when there is none."""
+    return _libpython_directory()
+
+
 def _model_names(repository: Path) -> tuple[str, ...]:
     """The models of a repository, from its folders; Failure when there is none."""
     models = repository / "models"

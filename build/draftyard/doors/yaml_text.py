@@ -25,8 +25,8 @@ def parse_yaml(text: str, name: str) -> tuple[YamlText, list[Problem]]:
     try:
         aliases = [event for event in yaml.parse(text, yaml.SafeLoader) if isinstance(event, yaml.AliasEvent)]
         if aliases:
-            line = aliases[0].start_mark.line + 1
-            return _empty(), [Problem(f"{name}:{line}: an alias (*{aliases[0].anchor})", "write the value out")]
+            line = aliases[0].start_mark.line + 1 if aliases[0].start_mark else 1
+            return _empty(), [Problem(f"{name}:{line}: alias *{aliases[0].anchor} is refused", "write the value out")]
         root = yaml.compose(text, yaml.SafeLoader)
         document = yaml.safe_load(text)
     except yaml.MarkedYAMLError as error:

@@ -1,4 +1,4 @@
-"""Explains what a build would do: each step in one word with its reason, memory by part, and the call; makes nothing."""
+"""Explains what a build would do: each step with its reason, memory by part, and the call; makes nothing."""
 
 from dataclasses import dataclass
 from pathlib import Path

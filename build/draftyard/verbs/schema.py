@@ -1,9 +1,10 @@
 """Prints the schema of recipes, for editors and for people who write one."""
 
+from draftyard.nouns.digest import Json
 from draftyard.nouns.recipe import Recipe
 
 
-def recipe_schema() -> dict[str, object]:
+def recipe_schema() -> dict[str, Json]:
     """The JSON schema (draft 2020-12) of a recipe file, with the descriptions and limits of every key."""
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",

@@ -1,0 +1,182 @@
+"""What each word of the command line does: it opens its verb, and shows what came back."""
+
+import argparse
+from collections.abc import Callable, Mapping
+from typing import TypeAlias
+
+from draftyard import __version__
+from draftyard.nouns.errors import ExitCode, Failure
+
+Command: TypeAlias = Callable[[argparse.Namespace, tuple[str, ...]], int]
+
+
+def _init(arguments: argparse.Namespace, call: tuple[str, ...]) -> int:
+    from pathlib import Path
+
+    from draftyard.cli_show import tell
+    from draftyard.verbs.init import InitOptions, init
+
+    output = arguments.output or Path(f"{arguments.model.resolve().name.lower()}.yaml")
+    written = init(arguments.model, InitOptions(output, arguments.draft, arguments.prompts))
+    tell(f"wrote {written}; next: draftyard plan {written}")
+    return ExitCode.DONE
+
+
+def _schema(arguments: argparse.Namespace, call: tuple[str, ...]) -> int:
+    from draftyard.cli_show import print_json
+    from draftyard.verbs.schema import recipe_schema
+
+    print_json(recipe_schema())
+    return ExitCode.DONE
+
+
+def _inspect(arguments: argparse.Namespace, call: tuple[str, ...]) -> int:
+    from draftyard.cli_show import print_json, print_table
+    from draftyard.verbs.inspect import inspect
+    from draftyard.verbs.source_facts import source_facts
+
+    facts = source_facts(inspect(arguments.model))
+    if arguments.format == "json":
+        print_json(facts)
+    else:
+        print_table(str(arguments.model), ("fact", "value"), [(name, str(value)) for name, value in facts.items()])
+    return ExitCode.DONE
+
+
+def _plan(arguments: argparse.Namespace, call: tuple[str, ...]) -> int:
+    from draftyard.cli_show import print_json, print_table, size_words, tell
+    from draftyard.verbs.plan import plan
+
+    found = plan(arguments.recipe, arguments.out)
+    if arguments.format == "json":
+        print_json(found.as_json())
+        return ExitCode.DONE
+    for note in found.notes:
+        tell(note)
+    steps = [(step.label, step.reason, step.key[:12], step.call) for step in found.steps]
+    print_table(f"steps of {found.recipe_name}", ("step", "state", "key", "call"), steps)
+    parts = [
+        (memory.variant, part.part, size_words(part.bytes), part.formula)
+        for memory in found.memory
+        for part in memory.parts
+    ]
+    print_table("memory while serving", ("variant", "part", "size", "formula"), parts)
+    totals = [(memory.variant, size_words(memory.total_bytes)) for memory in found.memory]
+    print_table("memory in all", ("variant", "size"), totals)
+    return ExitCode.DONE
+
+
+def _doctor(arguments: argparse.Namespace, call: tuple[str, ...]) -> int:
+    from draftyard.cli_show import print_json, print_table
+    from draftyard.verbs.doctor import as_json, doctor, exit_code
+
+    checks = doctor(arguments.out)
+    if arguments.format == "json":
+        print_json(as_json(checks))
+    else:
+        rows = [(check.name, check.finding.value, check.what, check.hint) for check in checks]
+        print_table(f"draftyard {__version__}", ("check", "finding", "what", "hint"), rows)
+    return exit_code(checks)
+
+
+def _build(arguments: argparse.Namespace, call: tuple[str, ...]) -> int:
+    import sys
+
+    from draftyard.cli_show import BarWatcher, PlainWatcher, print_json, progress_bars
+    from draftyard.verbs.build import ENGINES, REPOSITORIES, BuildOptions, Built, build, check
+
+    options = BuildOptions(
+        out=arguments.out,
+        kinds=REPOSITORIES if arguments.command == "package" else ENGINES,
+        workers=arguments.workers,
+        memory_bytes=int(arguments.memory_gib * (1 << 30)) if arguments.memory_gib else None,
+        call=call,
+    )
+    if arguments.check:
+        check(arguments.recipe, options, PlainWatcher())
+        return ExitCode.DONE
+    built: tuple[Built, ...]
+    if sys.stderr.isatty():
+        with progress_bars() as bars:
+            _, built = build(arguments.recipe, options, BarWatcher(bars))
+    else:
+        _, built = build(arguments.recipe, options, PlainWatcher())
+    if arguments.format == "json":
+        print_json([{"label": one.label, "kind": one.kind, "key": one.key, "path": str(one.path)} for one in built])
+    else:
+        wanted = "repository" if arguments.command == "package" else "engine"
+        for one in built:
+            if one.kind == wanted:
+                print(f"{one.label}  {one.path}")
+    return ExitCode.DONE
+
+
+def _serve(arguments: argparse.Namespace, call: tuple[str, ...]) -> int:
+    from draftyard.nouns.server import Ports
+    from draftyard.verbs.repositories import repository_to_serve
+    from draftyard.verbs.serve import serve
+
+    given = (arguments.http_port, arguments.grpc_port, arguments.metrics_port)
+    if any(given) and not all(given):
+        raise Failure("only some of the three ports are given", "give --http-port, --grpc-port and --metrics-port")
+    repository = repository_to_serve(arguments.what, arguments.out, arguments.variant)
+    return serve(repository, log_path=arguments.log, ports=Ports(*given) if all(given) else None)
+
+
+def _verify(arguments: argparse.Namespace, call: tuple[str, ...]) -> int:
+    from draftyard.cli_show import print_json, print_table, tell
+    from draftyard.verbs.prove import ProveOptions, prove
+
+    options = ProveOptions(arguments.out, arguments.artifact_dir, arguments.again, tuple(arguments.variant))
+    report = prove(arguments.recipe, options, tell)
+    if arguments.format == "json":
+        print_json(report.model_dump(mode="json"))
+    else:
+        rows = [(variant.name, variant.headline) for variant in report.variants]
+        print_table(report.headline, ("variant", "headline"), rows)
+    return report.exit_code
+
+
+def _report(arguments: argparse.Namespace, call: tuple[str, ...]) -> int:
+    from draftyard.verbs.report import render
+
+    print(render(arguments.report, arguments.html or arguments.report.with_suffix(".html")))
+    return ExitCode.DONE
+
+
+def _demo_model(arguments: argparse.Namespace, call: tuple[str, ...]) -> int:
+    from draftyard.cli_show import print_json
+    from draftyard.verbs.demo_model import demo_model
+
+    models = demo_model(arguments.directory, arguments.wheel)
+    if arguments.format == "json":
+        print_json({"target": str(models.target_dir), "draft": str(models.draft_dir), "sha256": dict(models.digests)})
+    else:
+        for name, digest in models.digests:
+            print(f"{digest}  {arguments.directory / name}")
+    return ExitCode.DONE
+
+
+def _completion(arguments: argparse.Namespace, call: tuple[str, ...]) -> int:
+    import shtab
+
+    from draftyard.cli import make_parser
+
+    print(shtab.complete(make_parser(), arguments.shell))
+    return ExitCode.DONE
+
+
+COMMANDS: Mapping[str, Command] = {
+    "init": _init,
+    "schema": _schema,
+    "inspect": _inspect,
+    "plan": _plan,
+    "doctor": _doctor,
+    "build": _build,
+    "package": _build,
+    "serve": _serve,
+    "verify": _verify,
+    "report": _report,
+    "demo-model": _demo_model,
+    "completion": _completion,
+}

@@ -1,0 +1,58 @@
+"""Finds the repositories that were packaged for a recipe."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from draftyard.doors.store import Store, StoreRoots
+from draftyard.nouns.blueprint import StepKind, Variant
+from draftyard.nouns.errors import ExitCode, Failure, Problem, raise_problems
+from draftyard.verbs.drawing import Drawing, draw_recipe
+
+
+@dataclass(frozen=True, slots=True)
+class Packaged:
+    """A variant of a recipe and the directory of its repository."""
+
+    variant: Variant
+    repository: Path
+
+
+def packaged(recipe: Path, out: Path, names: tuple[str, ...] = ()) -> tuple[Drawing, tuple[Packaged, ...]]:
+    """The repositories of the variants `names` (all when empty), in the recipe's order.
+
+    Failure when a name is unknown (exit code 2) or a repository was not made yet (exit code 3).
+    """
+    roots = StoreRoots(out)
+    drawing = draw_recipe(recipe, roots.cache)
+    blueprint = drawing.blueprint
+    known = [variant.name for variant in blueprint.variants]
+    unknown = [name for name in names if name not in known]
+    if unknown:
+        raise Failure(f"the recipe has no variant {', '.join(unknown)}", f"choose from {', '.join(known)}")
+    store = Store(roots, {}, ())
+    chosen = [variant for variant in blueprint.variants if not names or variant.name in names]
+    hint = f"run: draftyard package {recipe}"
+    missing = [
+        Problem(f"the repository of {variant.name} was not made yet", hint)
+        for variant in chosen
+        if store.receipt(blueprint.step(variant.repository_key)) is None
+    ]
+    raise_problems(missing, ExitCode.ENVIRONMENT)
+    places = (Packaged(variant, store.path(StepKind.REPOSITORY, variant.repository_key)) for variant in chosen)
+    return drawing, tuple(places)
+
+
+def repository_to_serve(given: Path, out: Path, name: str | None) -> Path:
+    """The directory itself when `given` is one, else the repository of a recipe's variant.
+
+    Failure when a recipe has several variants and none is named.
+    """
+    if given.is_dir():
+        if name is not None:
+            raise Failure("--variant goes with a recipe, not with a directory", "leave --variant out")
+        return given
+    drawing, found = packaged(given, out, () if name is None else (name,))
+    if len(found) > 1:
+        names = ", ".join(variant.name for variant in drawing.blueprint.variants)
+        raise Failure("the recipe has several variants", f"choose one with --variant: {names}")
+    return found[0].repository
