@@ -113,14 +113,6 @@ def test_a_busy_port_is_named_before_anything_starts(tmp_path):
     assert not (tmp_path / "log.txt").exists()
 
 
-def test_given_ports_are_used(tmp_path):
-    repository = make_model(tmp_path / "repository", "echo", ECHO)
-    ports = triton._free_ports()
-    with embedded_server(repository, log_path=tmp_path / "log.txt", ports=ports) as server:
-        assert server.address.http_url == f"127.0.0.1:{ports.http}"
-        assert echo(server.address.http_url, "echo", 7) == 7
-
-
 def test_a_model_that_does_not_load_says_why(tmp_path):
     repository = make_model(tmp_path / "repository", "broken", BROKEN)
     began = time.monotonic()
@@ -173,13 +165,16 @@ def test_nothing_is_left_after_an_interrupt(tmp_path):
     assert regions() == []
 
 
-def test_a_backend_of_our_own_imports_this_package(tmp_path):
+def test_given_ports_are_used_and_a_backend_of_our_own_imports_this_package(tmp_path):
+    ports = triton._free_ports()
     repository = make_model(tmp_path / "repository", "engine", "", backend="own")
     backend = tmp_path / "backends" / "own"
     backend.mkdir(parents=True)
     (backend / "model.py").write_text(f"import draftyard.nouns.generation\nimport neighbour\n{ECHO}")
     (backend / "neighbour.py").write_text("")
-    with embedded_server(repository, log_path=tmp_path / "log.txt", backends=tmp_path / "backends") as server:
+    backends = tmp_path / "backends"
+    with embedded_server(repository, log_path=tmp_path / "log.txt", ports=ports, backends=backends) as server:
+        assert server.address.http_url == f"127.0.0.1:{ports.http}"
         assert echo(server.address.http_url, "engine", 5) == 5
     assert sorted(path.name for path in backend.iterdir()) == ["model.py", "neighbour.py"]
 
