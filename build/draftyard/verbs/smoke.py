@@ -37,6 +37,8 @@ PACK_PROMPTS = 3
 CANCEL_TOKENS = 400
 
 QUESTION = "Name three things that float on water, and say why."
+# Without a chat template a model ends at once after a question; a sentence that is not over goes on.
+OPENING = "Once upon a time there was a small boat that"
 COPY_PROMPTS = (
     "Repeat this list exactly, line by line:\nred apple\ngreen apple\nred apple\ngreen apple\nred apple\ngreen apple",
     "Copy this code without changes:\nfor item in items:\n    print(item)\nfor item in items:\n    print(item)\n",
@@ -109,7 +111,7 @@ async def _generations(endpoint: Endpoint, has_ensemble: bool) -> list[Check]:
     ]
     if not has_ensemble:
         return [*checks, skipped("the ensemble answers", "a whole answer", "the repository has no ensemble")]
-    plain = EntryRequest(QUESTION, ANSWER_TOKENS, stream=False, exclude_input=True)
+    plain = EntryRequest(OPENING, ANSWER_TOKENS, stream=False, exclude_input=True)
     by_entry = await _ask(endpoint, plain)
     by_ensemble = await _ask(endpoint, replace(plain, model=ENSEMBLE))
     return [
