@@ -27,7 +27,7 @@ def _section(section: BaseModel, indent: str) -> Iterator[str]:
         if value is None:
             yield f"{indent}# {name}: unset{comment}"
         elif isinstance(value, BaseModel):
-            yield f"{indent}{name}:"
+            yield f"{indent}{name}:  # {(type(value).__doc__ or '').splitlines()[0]}"
             yield from _section(value, indent + _INDENT)
         elif isinstance(value, tuple) and any(isinstance(item, BaseModel) for item in value):
             yield f"{indent}{name}:{comment}"

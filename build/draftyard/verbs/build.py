@@ -73,7 +73,8 @@ def build(recipe: Path, options: BuildOptions, watcher: Watcher) -> tuple[Drawin
         if step not in missing:
             watcher.finished(step, False, 0.0)
     store.sweep()
-    run_jobs(_jobs(missing, drawing), store, _bounds(options), watcher)
+    kinds = {step.key: step.kind for step in drawing.blueprint.steps}
+    run_jobs(_jobs(missing, drawing), store, lambda key: store.path(kinds[key], key), _bounds(options), watcher)
     remember(roots.by_recipe, drawing.blueprint)
     return drawing, tuple(
         Built(step.label, step.kind.value, step.key, store.path(step.kind, step.key)) for step in steps
@@ -89,7 +90,7 @@ def check(recipe: Path, options: BuildOptions, watcher: Watcher) -> None:
         if step.kind in options.kinds:
             found = store.check(step)
             problems.extend(found)
-            watcher.told(f"{step.label}: {'differs' if found else 'whole'}")
+            watcher.told(f"whole  {step.label}" if not found else f"wrong  {step.label}")
     raise_problems(problems, ExitCode.WORK_FAILED)
 
 

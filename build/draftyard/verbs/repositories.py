@@ -22,24 +22,13 @@ def packaged(recipe: Path, out: Path, names: tuple[str, ...] = ()) -> tuple[Draw
 
     Failure when a name is unknown (exit code 2) or a repository was not made yet (exit code 3).
     """
-    roots = StoreRoots(out)
-    drawing = draw_recipe(recipe, roots.cache)
-    blueprint = drawing.blueprint
-    known = [variant.name for variant in blueprint.variants]
+    drawing = draw_recipe(recipe, StoreRoots(out).cache)
+    known = [variant.name for variant in drawing.blueprint.variants]
     unknown = [name for name in names if name not in known]
     if unknown:
         raise Failure(f"the recipe has no variant {', '.join(unknown)}", f"choose from {', '.join(known)}")
-    store = Store(roots, {}, ())
-    chosen = [variant for variant in blueprint.variants if not names or variant.name in names]
-    hint = f"run: draftyard package {recipe}"
-    missing = [
-        Problem(f"the repository of {variant.name} was not made yet", hint)
-        for variant in chosen
-        if store.receipt(blueprint.step(variant.repository_key)) is None
-    ]
-    raise_problems(missing, ExitCode.ENVIRONMENT)
-    places = (Packaged(variant, store.path(StepKind.REPOSITORY, variant.repository_key)) for variant in chosen)
-    return drawing, tuple(places)
+    chosen = tuple(variant for variant in drawing.blueprint.variants if not names or variant.name in names)
+    return drawing, _locate(drawing, chosen, recipe, out)
 
 
 def repository_to_serve(given: Path, out: Path, name: str | None) -> Path:
@@ -51,8 +40,23 @@ def repository_to_serve(given: Path, out: Path, name: str | None) -> Path:
         if name is not None:
             raise Failure("--variant goes with a recipe, not with a directory", "leave --variant out")
         return given
-    drawing, found = packaged(given, out, () if name is None else (name,))
-    if len(found) > 1:
-        names = ", ".join(variant.name for variant in drawing.blueprint.variants)
+    if name is not None:
+        return packaged(given, out, (name,))[1][0].repository
+    drawing = draw_recipe(given, StoreRoots(out).cache)
+    variants = drawing.blueprint.variants
+    if len(variants) > 1:
+        names = ", ".join(variant.name for variant in variants)
         raise Failure("the recipe has several variants", f"choose one with --variant: {names}")
-    return found[0].repository
+    return _locate(drawing, variants, given, out)[0].repository
+
+
+def _locate(drawing: Drawing, chosen: tuple[Variant, ...], recipe: Path, out: Path) -> tuple[Packaged, ...]:
+    store = Store(StoreRoots(out), {}, ())
+    hint = f"run: draftyard package {recipe}" + ("" if out == Path() else f" --out {out}")
+    missing = [
+        Problem(f"the repository of {variant.name} was not made yet", hint)
+        for variant in chosen
+        if store.receipt(drawing.blueprint.step(variant.repository_key)) is None
+    ]
+    raise_problems(missing, ExitCode.ENVIRONMENT)
+    return tuple(Packaged(variant, store.path(StepKind.REPOSITORY, variant.repository_key)) for variant in chosen)

@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from pathlib import Path
@@ -56,20 +56,23 @@ class Bounds:
     memory_bytes: int
 
 
-def run_jobs(jobs: tuple[Job, ...], store: Store, bounds: Bounds, watcher: Watcher) -> None:
+def run_jobs(
+    jobs: tuple[Job, ...], store: Store, input_path: Callable[[str], Path], bounds: Bounds, watcher: Watcher
+) -> None:
     """Run all jobs, each after its inputs. The first Failure stops new ones and is raised when the running ones ended.
 
-    A job that alone needs more than the memory given runs by itself.
+    `input_path` gives the directory of any artefact of the blueprint. A job that alone needs more than the memory
+    given runs by itself.
     """
     stop = threading.Event()
-    kinds = {job.step.key: job.step.kind for job in jobs}
+    keys = {job.step.key for job in jobs}
     waiting, running, done = list(jobs), dict[Future[None], Job](), set[str]()
     with ThreadPoolExecutor(max(1, bounds.workers)) as pool:
         try:
             while waiting or running:
-                for job in _startable(waiting, tuple(running.values()), done, kinds, bounds):
+                for job in _startable(waiting, tuple(running.values()), done, keys, bounds):
                     waiting.remove(job)
-                    running[pool.submit(_run, job, store, kinds, watcher, stop)] = job
+                    running[pool.submit(_run, job, store, input_path, watcher, stop)] = job
                 ended, _ = wait(running, return_when=FIRST_COMPLETED)
                 for future in ended:
                     job = running.pop(future)
@@ -82,19 +85,19 @@ def run_jobs(jobs: tuple[Job, ...], store: Store, bounds: Bounds, watcher: Watch
 
 
 def _startable(
-    waiting: list[Job], running: tuple[Job, ...], done: set[str], kinds: Mapping[str, StepKind], bounds: Bounds
+    waiting: list[Job], running: tuple[Job, ...], done: set[str], keys: set[str], bounds: Bounds
 ) -> list[Job]:
     chosen: list[Job] = []
     for job in waiting:
         busy = [*running, *chosen]
-        ready = all(key in done for key in job.step.inputs if key in kinds)
+        ready = all(key in done for key in job.step.inputs if key in keys)
         fits = sum(other.memory_bytes for other in busy) + job.memory_bytes <= bounds.memory_bytes
         if ready and len(busy) < bounds.workers and (fits or not busy):
             chosen.append(job)
     return chosen
 
 
-def _run(job: Job, store: Store, kinds: Mapping[str, StepKind], watcher: Watcher, stop: threading.Event) -> None:
+def _run(job: Job, store: Store, input_path: Callable[[str], Path], watcher: Watcher, stop: threading.Event) -> None:
     step = job.step
 
     def progress(share: float, words: str) -> None:
@@ -104,7 +107,7 @@ def _run(job: Job, store: Store, kinds: Mapping[str, StepKind], watcher: Watcher
 
     def fill(staging: Path) -> tuple[str, ...]:
         sources = tuple(Path(source) for source in step.sources)
-        return job.make(step, Workplace(staging, lambda key: store.path(kinds[key], key), sources, progress))
+        return job.make(step, Workplace(staging, input_path, sources, progress))
 
     began = time.monotonic()
     watcher.started(step)
