@@ -132,29 +132,31 @@ def test_the_engine_refuses_clearly_and_lives_on(server, values, words):
 
 
 def test_a_stop_request_ends_its_request_alone(server):
-    client = Client(server.address.grpc_url)
-    for name in ("stopped", "other"):
-        client.ask(name, None, "tensorrt_llm", **engine_inputs([5, 6], 60, streaming=STREAM))
-    client.stop("stopped", engine_inputs([5], 1, stop=STREAM))
+    client, names = Client(server.address.grpc_url), [f"s{index}" for index in range(6)]
+    for name in names:
+        values = engine_inputs([5, 6], 60, streaming=STREAM)
+        client.ask(name, {"num_draft_tokens": 0}, "tensorrt_llm", **values)
+    client.stop(names[-1], engine_inputs([5], 1, stop=STREAM))  # the last one still waits for one of two slots
     counts = {}
-    for name in ("stopped", "other"):
+    for name in names:
         results = [result.as_numpy("output_ids") for _, result, _ in client.events(name)]
         counts[name] = sum(ids.size for ids in results if ids is not None)
     client.close()
-    assert counts["other"] == 60
-    assert counts["stopped"] < 60
+    assert counts.pop(names[-1]) < 60
+    assert set(counts.values()) == {60}
 
 
 def test_a_full_queue_is_said(server):
-    client = Client(server.address.grpc_url)
-    names = [f"q{index}" for index in range(40)]
-    for name in names:
-        client.ask(name, text_input="x", max_tokens=value(40), stream=STREAM, end_id=value(-1))
-    answers = [client.read(name, 60) for name in names]
-    client.close()
+    clients = [Client(server.address.grpc_url) for _ in range(40)]
+    for client in clients:
+        client.ask("q", text_input="x", max_tokens=value(40), stream=STREAM, end_id=value(-1))
+    answers = [client.read("q") for client in clients]
+    for client in clients:
+        client.close()
     refused = [answer.error for answer in answers if answer.error]
-    assert all("queue is full" in error for error in refused)
-    assert len(refused) < len(names)
+    assert 0 < len(refused) < len(clients)
+    words = ("queue is full", "try again later", "Exceeds maximum queue size")
+    assert all(any(word in error for word in words) for error in refused)
     assert {answer.finish_reason for answer in answers if not answer.error} == {"length"}
 
 
@@ -163,9 +165,7 @@ def test_a_client_that_goes_frees_its_slot(server):
     for index in range(2):
         client.ask(f"g{index}", text_input="x", max_tokens=value(60), stream=STREAM, end_id=value(-1))
     client.close(cancel=True)
-    begin = wait_until(
-        lambda: complete(server.address.grpc_url, text_input="x", max_tokens=value(1)).finish_reason == "length", 5
-    )
+    begin = wait_until(lambda: complete(server.address.grpc_url, text_input="x", max_tokens=value(1)).error == "", 5)
     assert begin < 2
 
 

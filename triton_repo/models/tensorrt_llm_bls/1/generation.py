@@ -27,7 +27,10 @@ class Delta:
 
 @dataclass(frozen=True)
 class EndRules:
-    """When a sequence is over. Before `min_tokens` neither end ids nor stop sequences count. `silent_end` allows an engine that leaves the end id out of its output."""
+    """When a sequence is over. `silent_end` allows an engine that leaves the end id out of its output.
+
+    Before `min_tokens` neither end ids nor stop sequences count; stop words in the text do.
+    """
 
     max_tokens: int
     end_ids: frozenset[int]
