@@ -1,6 +1,8 @@
 """The guests in a real server, around the scripted engine."""
 
 import json
+import os
+import signal
 import socket
 
 import numpy as np
@@ -274,6 +276,7 @@ def short_fuse(tmp_path, tokenizer):
     write_repository(tmp_path, tokenizer, {}, {"stall_timeout_s": "1"})
     with serve(tmp_path) as running:
         yield running
+        os.kill(running.pid, signal.SIGKILL)  # it would wait for the request that it lost
 
 
 @pytest.mark.slow
