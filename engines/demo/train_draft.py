@@ -9,10 +9,11 @@ import math
 import platform
 import random
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+import numpy as np
 import safetensors
 import torch
 import transformers
@@ -24,6 +25,8 @@ from transformers import LlamaConfig, LlamaModel
 
 HEAD_DIM = 64
 CHAIN = 4
+DRAWN = 1024
+HELD_OUT = 0.06
 KEPT = Path(__file__).parent / "draft"
 
 
@@ -56,7 +59,8 @@ class Settings:
     hidden_size: int
     layers: int
     intermediate_size: int
-    epochs: int
+    rounds: int
+    steps_per_round: int
     batch: int
     learning_rate: float
     weight_decay: float
@@ -122,38 +126,72 @@ def target_embedding(directory: Path) -> Tensor:
         return file.get_tensor("model.embed_tokens.weight").to(torch.bfloat16).float()
 
 
-def read_answers(folder: Path) -> tuple[list[Answer], dict[str, float]]:
-    """All answers of the shards in `folder`, and what they cost: shards, seconds."""
-    answers: list[Answer] = []
-    shards = sorted(folder.glob("shard-*.pt"))
-    seconds = 0.0
-    for shard in shards:
-        made = torch.load(shard, weights_only=True)
-        seconds += made["seconds"]
+def read_shard(path: Path) -> tuple[list[Answer], float]:
+    """The answers of one shard of generate_text.py (npz; pt is its older form), and the seconds they took."""
+    if path.suffix == ".pt":
+        made = torch.load(path, weights_only=True)
         rows = zip(made["prompts"], made["answers"], made["top_ids"], made["top_log_probabilities"], strict=True)
-        for prompt, answer, top_ids, top_log_probabilities in rows:
-            group = hashlib.sha256(json.dumps(prompt).encode()).hexdigest()
-            top = torch.softmax(top_log_probabilities.float(), dim=-1)
-            answers.append(Answer(tuple(prompt), tuple(answer), top_ids.long(), top, made["sampled"], group))
-    return answers, {"shards": len(shards), "seconds": round(seconds, 1)}
+        return [answer(prompt, tokens, ids, logs, made["sampled"]) for prompt, tokens, ids, logs in rows], made[
+            "seconds"
+        ]
+    with np.load(path) as file:
+        kept = {name: file[name] for name in file.files}
+    prompt_ends, ends = kept["prompt_lengths"].cumsum(), kept["answer_lengths"].cumsum()
+    prompts = np.split(kept["prompt_tokens"].astype(np.int64), prompt_ends[:-1])
+    tokens = np.split(kept["answer_tokens"].astype(np.int64), ends[:-1])
+    ids = np.split(kept["top_ids"].astype(np.int64), ends[:-1])
+    logs = np.split(kept["top_logprobs"], ends[:-1])
+    rows = zip(prompts, tokens, ids, logs, kept["temperatures"] > 0, strict=True)
+    read = [answer(p.tolist(), t.tolist(), torch.from_numpy(i), torch.from_numpy(v), bool(s)) for p, t, i, v, s in rows]
+    return read, float(kept["seconds"])
 
 
-def held_out(answers: list[Answer], share: float) -> tuple[list[Answer], list[Answer]]:
-    """Split by prompt, so that no prompt is on both sides; the split depends on the prompts alone."""
-    groups = sorted({answer.group for answer in answers})
-    kept_out = set(groups[: max(1, round(len(groups) * share))])
-    return [a for a in answers if a.group not in kept_out], [a for a in answers if a.group in kept_out]
+def answer(prompt: list[int], tokens: list[int], top_ids: Tensor, top_logs: Tensor, sampled: bool) -> Answer:
+    """One answer, its tops renormalised."""
+    group = hashlib.sha256(json.dumps(prompt).encode()).hexdigest()
+    return Answer(tuple(prompt), tuple(tokens), top_ids.long(), torch.softmax(top_logs.float(), -1), sampled, group)
 
 
-def batches(answers: list[Answer], size: int, draw: random.Random) -> Iterator[list[Answer]]:
-    """Batches of like length in random order: pools of eight batches are sorted by length and cut."""
-    order = draw.sample(answers, len(answers))
+class Text:
+    """The training text: a folder of shards that may still grow while a draft is trained on it."""
+
+    def __init__(self, folder: Path, joined: Mapping[str, int] | None) -> None:
+        """`joined` (shard name -> round) repeats an earlier run; None takes what is there when a round begins."""
+        self.folder = folder
+        self.replayed = joined
+        self.joined: dict[str, int] = {}
+        self.seconds = 0.0
+        self.learn: list[Answer] = []
+        self.held_out: list[Answer] = []
+
+    def join(self, number: int) -> None:
+        """Read the shards that take part from round `number` on; the choice of held-out prompts is by their hash."""
+        if self.replayed is None:
+            names = sorted(path.name for path in self.folder.iterdir() if path.suffix in (".pt", ".npz"))
+        else:
+            names = [name for name, at in self.replayed.items() if at == number]
+        for name in names:
+            if name in self.joined:
+                continue
+            answers, seconds = read_shard(self.folder / name)
+            self.joined[name] = number
+            self.seconds += seconds
+            for one in answers:
+                (self.held_out if int(one.group[:4], 16) < HELD_OUT * 65536 else self.learn).append(one)
+
+
+def batches(text: Sequence[Answer], size: int, count: int, draw: random.Random) -> list[list[Answer]]:
+    """`count` batches of like length in random order: every answer once before any comes again."""
+    order: list[Answer] = []
+    while len(order) < size * count:
+        order += draw.sample(text, len(text))
+    pools = [order[start : start + size * 8] for start in range(0, size * count, size * 8)]
     cut: list[list[Answer]] = []
-    for start in range(0, len(order), size * 8):
-        pool = sorted(order[start : start + size * 8], key=lambda answer: len(answer.prompt) + len(answer.answer))
+    for pool in pools:
+        pool.sort(key=lambda one: len(one.prompt) + len(one.answer))
         cut += [pool[first : first + size] for first in range(0, len(pool), size)]
     draw.shuffle(cut)
-    yield from cut
+    return cut[:count]
 
 
 def padded(batch: list[Answer]) -> tuple[Tensor, Tensor, Tensor]:
@@ -176,14 +214,31 @@ def candidates(answers: list[Answer]) -> Tensor:
     return torch.unique(torch.cat([torch.tensor(sorted(seen)), *(a.top_ids.flatten() for a in answers)]))
 
 
-def batch_loss(draft: Draft, batch: list[Answer], ids_kept: Tensor, slot_of: Tensor) -> tuple[Tensor, int]:
+def drawn_columns(batch: list[Answer], ids_kept: Tensor) -> tuple[Tensor, Tensor]:
+    """The ids whose logits one step computes, and what to add to each logit, both [columns].
+
+    All ids that the batch needs, and a fresh draw of the other candidates. A drawn one stands for all that were not
+    drawn, so the log of their ratio is added (sampled softmax, Bengio and Senecal 2008, with a uniform proposal).
+    """
+    needed = torch.unique(torch.cat([*(a.top_ids.flatten() for a in batch), *(torch.tensor(a.answer) for a in batch)]))
+    others = ids_kept[torch.isin(ids_kept, needed, invert=True)]
+    drawn = others[torch.randperm(len(others))[:DRAWN]]
+    offsets = torch.zeros(len(needed) + len(drawn))
+    offsets[len(needed) :] = math.log(len(others) / max(len(drawn), 1))
+    return torch.cat([needed, drawn]), offsets
+
+
+def batch_loss(draft: Draft, batch: list[Answer], ids_kept: Tensor) -> tuple[Tensor, int]:
     """Mean over answer tokens of KL(target's renormalised top 12 || draft) + 0.3 cross-entropy of the chosen token."""
     ids, mask, predicts = padded(batch)
+    columns, offsets = drawn_columns(batch, ids_kept)
+    slot_of = torch.zeros(len(draft.embedding), dtype=torch.long)
+    slot_of[columns] = torch.arange(len(columns))
     hidden = draft(ids, mask)[predicts]
-    logits = hidden @ (draft.embedding[ids_kept] @ draft.project_out).T
-    log_probabilities = logits.log_softmax(dim=-1)
-    top_slots = slot_of[torch.cat([a.top_ids for a in batch])]
+    logits = hidden @ (draft.embedding[columns] @ draft.project_out).T
+    log_probabilities = logits - (logits + offsets).logsumexp(dim=-1, keepdim=True)
     top = torch.cat([a.top_probabilities for a in batch])
+    top_slots = slot_of[torch.cat([a.top_ids for a in batch])]
     divergence = (top * (top.clamp_min(1e-8).log() - log_probabilities.gather(1, top_slots))).sum(dim=-1)
     chosen = slot_of[torch.cat([torch.tensor(a.answer) for a in batch])]
     surprise = -log_probabilities.gather(1, chosen[:, None])[:, 0]
@@ -235,33 +290,40 @@ def learning_rate(step: int, steps: int, peak: float) -> float:
     return peak * (0.02 + 0.98 * 0.5 * (1 + math.cos(math.pi * (step - warm) / max(1, steps - warm))))
 
 
-def train(draft: Draft, learn: list[Answer], check: list[Answer], settings: Settings) -> Iterator[dict[str, float]]:
-    """Train epoch by epoch; yields each epoch's record, the draft being left as it is at that point."""
+def train(draft: Draft, text: Text, settings: Settings) -> Iterator[dict[str, float]]:
+    """Train round by round; yields each round's record, the draft being left as it is at that point."""
     draw = random.Random(settings.seed)
-    ids_kept = candidates(learn)
-    slot_of = torch.zeros(len(draft.embedding), dtype=torch.long)
-    slot_of[ids_kept] = torch.arange(len(ids_kept))
     matrices = [value for value in draft.parameters() if value.ndim > 1]
     vectors = [value for value in draft.parameters() if value.ndim == 1]
     groups = [{"params": matrices, "weight_decay": settings.weight_decay}, {"params": vectors, "weight_decay": 0.0}]
     optimiser = torch.optim.AdamW(groups, betas=(0.9, 0.98))
-    steps = settings.epochs * math.ceil(len(learn) / settings.batch)
-    step = 0
-    for epoch in range(1, settings.epochs + 1):
+    steps = settings.rounds * settings.steps_per_round
+    check = list(text.held_out)
+    for number in range(settings.rounds):
+        text.join(number)
+        ids_kept = candidates(text.learn)
         draft.train()
         start, total, tokens = time.monotonic(), 0.0, 0
-        for batch in batches(learn, settings.batch, draw):
+        for turn, batch in enumerate(batches(text.learn, settings.batch, settings.steps_per_round, draw)):
+            rate = learning_rate(number * settings.steps_per_round + turn, steps, settings.learning_rate)
             for group in optimiser.param_groups:
-                group["lr"] = learning_rate(step, steps, settings.learning_rate)
-            loss, count = batch_loss(draft, batch, ids_kept, slot_of)
+                group["lr"] = rate
+            loss, count = batch_loss(draft, batch, ids_kept)
             optimiser.zero_grad()
             loss.backward()
             nn.utils.clip_grad_norm_(draft.parameters(), 1.0)
             optimiser.step()
-            total, tokens, step = total + loss.item() * count, tokens + count, step + 1
+            total, tokens = total + loss.item() * count, tokens + count
         score = asdict(measure(draft, check))
-        seconds = round(time.monotonic() - start, 1)
-        yield {"epoch": epoch, "training_loss": round(total / tokens, 4), **score, "seconds": seconds}
+        yield {
+            "round": number,
+            "sequences": len(text.learn),
+            "answer_tokens": tokens,
+            "passes": round(settings.batch * settings.steps_per_round / len(text.learn), 2),
+            "training_loss": round(total / tokens, 4),
+            **score,
+            "seconds": round(time.monotonic() - start, 1),
+        }
 
 
 def write(draft: Draft, receipt: Mapping[str, object], out: Path) -> None:
@@ -274,28 +336,28 @@ def write(draft: Draft, receipt: Mapping[str, object], out: Path) -> None:
     (out / "receipt.json").write_text(json.dumps(whole, indent=2) + "\n", encoding="utf-8")
 
 
-def facts(draft: Draft, settings: Settings, learn: list[Answer], check: list[Answer]) -> dict[str, object]:
-    """The part of the receipt that is known before training."""
+def facts(draft: Draft, settings: Settings, text: Text, rounds: list[dict[str, float]]) -> dict[str, object]:
+    """The receipt without its digest."""
     body = sum(value.numel() for name, value in draft.body.named_parameters() if not name.startswith("embed_tokens"))
-    projections = draft.project_in.numel() + draft.project_out.numel()
-    answer_tokens = sum(len(a.answer) for a in learn)
-    all_tokens = answer_tokens + sum(len(a.prompt) for a in learn)
-    kept = len(candidates(learn))
-    per_epoch = 6 * (all_tokens * (body + draft.project_in.numel()) + answer_tokens * kept * settings.hidden_size)
-    per_epoch += 6 * math.ceil(len(learn) / settings.batch) * kept * draft.project_out.numel()
+    answer_tokens = sum(len(one.answer) for one in text.learn)
+    all_tokens = answer_tokens + sum(len(one.prompt) for one in text.learn)
     return {
-        "what": "a draft model of SmolLM2-135M-Instruct, trained on the target's own answers to the training prompts",
+        "what": "a draft model of SmolLM2-135M-Instruct, trained on the target's own answers to training prompts",
         "settings": asdict(settings),
-        "trained_parameters": body + projections,
-        "candidate_ids": kept,
-        "candidate_note": "training computes logits for ids of the text and of the tops only; scores use all ids",
-        "training_sequences": len(learn),
+        "trained_parameters": body + draft.project_in.numel() + draft.project_out.numel(),
+        "candidate_ids": len(candidates(text.learn)),
+        "candidate_note": f"a step computes logits for the batch's own ids and {DRAWN} drawn candidates, which are "
+        "the ids that occur in the text or the target's tops; scores use the full vocabulary",
+        "training_sequences": len(text.learn),
+        "greedy_sequences": sum(not one.sampled for one in text.learn),
         "training_answer_tokens": answer_tokens,
         "training_tokens": all_tokens,
-        "greedy_sequences": sum(not a.sampled for a in learn),
-        "held_out_sequences": len(check),
-        "held_out_answer_tokens": sum(len(a.answer) for a in check),
-        "estimated_flops_per_epoch": per_epoch,
+        "held_out_share_of_prompts": HELD_OUT,
+        "generation": {"shards": len(text.joined), "seconds": round(text.seconds, 1)},
+        "estimated_flops": estimated_flops(draft, settings, rounds, all_tokens / answer_tokens, body),
+        "training_minutes": round(sum(record["seconds"] for record in rounds) / 60, 2),
+        "rounds": rounds,
+        "shards_joined_in_round": text.joined,
         "versions": {
             "python": platform.python_version(),
             "torch": torch.__version__,
@@ -304,6 +366,20 @@ def facts(draft: Draft, settings: Settings, learn: list[Answer], check: list[Ans
         },
         "threads": torch.get_num_threads(),
     }
+
+
+def estimated_flops(
+    draft: Draft, settings: Settings, rounds: list[dict[str, float]], spread: float, body: int
+) -> float:
+    """6 x multiplications of a forward pass (forward and backward), without attention scores and softmax.
+
+    `spread` is all tokens per answer token; each step's columns are the drawn ids and about two for an answer token.
+    """
+    answer_tokens = sum(record["answer_tokens"] for record in rounds)
+    steps = len(rounds) * settings.steps_per_round
+    columns = DRAWN + 2 * answer_tokens / max(steps, 1)
+    per_answer_token = spread * (body + draft.project_in.numel()) + columns * settings.hidden_size
+    return round(6 * (answer_tokens * per_answer_token + steps * columns * draft.project_out.numel()))
 
 
 def parse() -> argparse.Namespace:
@@ -315,41 +391,41 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--hidden-size", type=int, default=192)
     parser.add_argument("--layers", type=int, default=2)
     parser.add_argument("--intermediate-size", type=int, default=576)
-    parser.add_argument("--epochs", type=int, default=8)
-    parser.add_argument("--batch", type=int, default=8)
+    parser.add_argument("--rounds", type=int, default=14)
+    parser.add_argument("--steps-per-round", type=int, default=250)
+    parser.add_argument("--batch", type=int, default=4)
     parser.add_argument("--learning-rate", type=float, default=3e-3)
     parser.add_argument("--weight-decay", type=float, default=0.05)
     parser.add_argument("--dropout", type=float, default=0.1)
     parser.add_argument("--seed", type=int, default=17)
     parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--replay", type=Path, help="a receipt whose shards join in the same rounds again")
     return parser.parse_args()
 
 
 def main() -> None:
-    """Train, keep the epoch with the best held-out agreement, write weights and receipt after each better epoch."""
+    """Train; weights and receipt are written after each round that agrees better on the held-out prompts."""
     options = parse()
     torch.set_num_threads(options.threads)
     torch.manual_seed(options.seed)
     settings = Settings(**{name: getattr(options, name) for name in Settings.__dataclass_fields__})
-    answers, cost = read_answers(options.text)
-    learn, check = held_out(answers, 0.05)
+    replayed = json.loads(options.replay.read_text())["shards_joined_in_round"] if options.replay else None
+    text = Text(options.text, replayed)
+    text.join(0)
     draft = Draft(settings, target_embedding(options.target))
-    receipt = facts(draft, settings, learn, check) | {"generation": cost}
-    print(json.dumps(receipt), flush=True)
-    start, best, epochs = time.monotonic(), -1.0, list[dict[str, float]]()
-    for record in train(draft, learn, check, settings):
-        epochs.append(record)
+    best, rounds = {"round": -1.0, "agreement": -1.0}, list[dict[str, float]]()
+    kept = dict(draft.state_dict())
+    for record in train(draft, text, settings):
+        rounds.append(record)
         print(json.dumps(record), flush=True)
-        better = record["agreement"] > best
-        minutes = round((time.monotonic() - start) / 60, 2)
-        receipt |= {"epochs": epochs, "training_minutes": minutes}
-        if better:
-            best = record["agreement"]
-            receipt |= {"kept_epoch": record["epoch"]}
-            kept = {name: value.clone() for name, value in draft.state_dict().items()}
-        write(draft, receipt, options.out) if better else None
+        if record["agreement"] > best["agreement"]:
+            best, kept = record, {name: value.clone() for name, value in draft.state_dict().items()}
+            write(draft, facts(draft, settings, text, rounds) | {"kept_round": best["round"]}, options.out)
     draft.load_state_dict(kept)
-    write(draft, receipt, options.out)
+    final = {"kept_round": best["round"], "held_out": asdict(measure(draft, text.held_out))}
+    final |= {"held_out_sequences": len(text.held_out), "held_out_tokens": sum(len(a.answer) for a in text.held_out)}
+    write(draft, facts(draft, settings, text, rounds) | final, options.out)
+    print(json.dumps(final))
 
 
 if __name__ == "__main__":
