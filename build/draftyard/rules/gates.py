@@ -207,7 +207,9 @@ def find_warnings(
     if repeated:
         found.append("the pack has fewer test prompts than the tiers ask: some appear in several tiers, in both arms")
     if busy:
-        found.append("other work ran on this machine when the measurement began: speeds are low estimates")
+        found.append(
+            "other work ran on this machine when the measurement began: the intervals do not cover that, measure again"
+        )
     for tier in tiers:
         for arm in (tier.baseline, tier.speculative):
             if arm.count_mismatch_share > MISMATCH_LIMIT:
