@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 
 from bad_input import BadInput
 from engine_request import is_stop, parse_call
+from held_requests import HeldRequest, HeldRequests
 from model_parameters import ModelParameters
 from seam import (
     Request,
@@ -20,7 +21,6 @@ from seam import (
     send,
     send_end,
 )
-from sessions import Session, Sessions
 
 from draftyard.doors.tensors import open_tensor_file
 from draftyard.engine.loading import load_engine
@@ -59,9 +59,9 @@ class TritonPythonModel:
                 f"{engine.limits.kv_cache_tokens}: package the repository again"
             )
         self._exclude_input = parameters.flag("exclude_input_in_output", False)
-        self._sessions = Sessions(held_at_most(args["model_config"], engine.limits.max_batch_size))
+        self._held = HeldRequests(held_at_most(args["model_config"], engine.limits.max_batch_size))
         self._numbers = itertools.count()
-        self._loop = EngineLoop(engine, self._sessions.deliver)
+        self._loop = EngineLoop(engine, self._held.deliver)
         self._loop.start()
         self._closed = threading.Event()
         self._period_s = (parameters.integer("cancellation_check_period_ms", 100) or 100) / 1000
@@ -86,7 +86,7 @@ class TritonPythonModel:
         self._closed.set()
         self._watch.join()
         self._loop.stop()
-        self._sessions.end_all("the server is shutting down")
+        self._held.end_all("the server is shutting down")
 
     def _accept(self, request: Request, sender: Sender) -> None:
         inputs = input_arrays(request)
@@ -97,22 +97,22 @@ class TritonPythonModel:
         engine_id = f"{request.request_id()}#{next(self._numbers)}"
         call = parse_call(inputs, request.parameters(), engine_id, self._exclude_input)
         wanted = tuple(request.requested_output_names())
-        session = Session(request.request_id(), call, sender, wanted, time.monotonic_ns())
-        if not self._sessions.add(engine_id, session):
+        held = HeldRequest(request.request_id(), call, sender, wanted, time.monotonic_ns())
+        if not self._held.add(engine_id, held):
             raise BadInput("the queue is full: try again later, or raise serving.max_queue_size")
         try:
             self._loop.submit(call.generation)
         except Failure as failure:
-            self._sessions.drop(engine_id)
+            self._held.drop(engine_id)
             raise BadInput(f"{failure.message}: {failure.hint}") from None
 
     def _stop(self, client_id: str) -> None:
         if not client_id:
             raise BadInput("a stop request needs the id of the request that it ends")
-        for engine_id in self._sessions.of_client(client_id):
+        for engine_id in self._held.of_client(client_id):
             self._loop.cancel(engine_id)
 
     def _watch_clients(self) -> None:
         while not self._closed.wait(self._period_s):
-            for engine_id in self._sessions.cancelled():
+            for engine_id in self._held.cancelled():
                 self._loop.cancel(engine_id)

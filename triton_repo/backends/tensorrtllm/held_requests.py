@@ -17,7 +17,7 @@ Array: TypeAlias = "npt.NDArray[np.generic]"
 
 
 @dataclass
-class Session:
+class HeldRequest:
     """One request and what it has been given."""
 
     client_id: str
@@ -91,54 +91,54 @@ class Session:
         return arrays
 
 
-class Sessions:
-    """All sessions by the engine's id of them; several may share a client's id."""
+class HeldRequests:
+    """All requests by the engine's id of them; several may share a client's id."""
 
     def __init__(self, limit: int | None) -> None:
         self._limit = limit
-        self._by_id: dict[str, Session] = {}
+        self._by_id: dict[str, HeldRequest] = {}
         self._lock = threading.Lock()
 
-    def add(self, engine_id: str, session: Session) -> bool:
-        """Keep a session; False when as many are held as may run and wait."""
+    def add(self, engine_id: str, held: HeldRequest) -> bool:
+        """Keep a request; False when as many are held as may run and wait."""
         with self._lock:
             if self._limit is not None and len(self._by_id) >= self._limit:
                 return False
-            self._by_id[engine_id] = session
+            self._by_id[engine_id] = held
             return True
 
-    def drop(self, engine_id: str) -> Session | None:
-        """Forget a session; None when it is not held."""
+    def drop(self, engine_id: str) -> HeldRequest | None:
+        """Forget a request; None when it is not held."""
         with self._lock:
             return self._by_id.pop(engine_id, None)
 
     def deliver(self, event: GenerationEvent) -> None:
-        """An event of the engine to its session; the last one ends it."""
+        """An event of the engine to its request; the last one ends it."""
         with self._lock:
-            session = self._by_id.get(event.request_id)
-        if session is None:
+            held = self._by_id.get(event.request_id)
+        if held is None:
             return
         if event.finish_reason is not None or event.error:
             self.drop(event.request_id)
         try:
-            session.take(event)
+            held.take(event)
         except Exception as error:  # a client that cannot be answered must not stop the engine's thread
             log_error(f"tensorrt_llm: {event.request_id}: {type(error).__name__}: {error}")
 
     def of_client(self, client_id: str) -> tuple[str, ...]:
         """The engine's ids of a client's id."""
         with self._lock:
-            return tuple(key for key, session in self._by_id.items() if session.client_id == client_id)
+            return tuple(key for key, held in self._by_id.items() if held.client_id == client_id)
 
     def cancelled(self) -> tuple[str, ...]:
         """The engine's ids whose clients have gone."""
         with self._lock:
-            held = tuple(self._by_id.items())
-        return tuple(key for key, session in held if session.is_cancelled())
+            copy = tuple(self._by_id.items())
+        return tuple(key for key, held in copy if held.is_cancelled())
 
     def end_all(self, message: str) -> None:
-        """End every session with an error."""
+        """End every request with an error."""
         with self._lock:
-            held = tuple(self._by_id)
-        for engine_id in held:
+            engine_ids = tuple(self._by_id)
+        for engine_id in engine_ids:
             self.deliver(GenerationEvent(engine_id, (), FinishReason.ERROR, None, message))
