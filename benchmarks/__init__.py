@@ -1,0 +1,1 @@
+"""Measurements with commands of their own; none of them is a test."""

@@ -1,0 +1,1 @@
+"""How fast the reference engine decodes, beside transformers on the same machine in the same run."""

@@ -1,0 +1,179 @@
+"""The decoder against transformers: logits, greedy tokens, every way a checkpoint can be cut."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import LlamaForCausalLM
+
+from draftyard.doors.tensors import open_tensor_file
+from draftyard.engine.decoder import Run
+from draftyard.engine.loading import load_engine
+from draftyard.nouns.errors import Failure
+from draftyard.nouns.generation import GenerationRequest
+from tests.engine.tiny_engines import (
+    NGRAM,
+    Sizes,
+    loaded,
+    random_llama,
+    random_prompts,
+    rounded,
+    run,
+    tokens_of,
+    transformers_greedy,
+    write_engine,
+)
+
+VARIANTS: dict[str, dict[str, object]] = {
+    "untied": {},
+    "tied": {"tie_word_embeddings": True},
+    "one_kv_head": {"num_key_value_heads": 1},
+    "all_kv_heads": {"num_key_value_heads": 4},
+    "wide_heads": {"head_dim": 32},
+    "biases": {"attention_bias": True, "mlp_bias": True},
+    "odd_vocabulary": {"vocab_size": 97},
+}
+SCALINGS: dict[str, dict[str, object]] = {
+    "linear": {"rope_type": "linear", "factor": 4.0},
+    "llama3": {
+        "rope_type": "llama3",
+        "factor": 8.0,
+        "low_freq_factor": 1.0,
+        "high_freq_factor": 4.0,
+        "original_max_position_embeddings": 64,
+    },
+    "yarn": {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 128},
+}
+
+
+def logits_of(directory: Path, prompt: list[int]) -> torch.Tensor:
+    """Logits of every position of one prompt, straight from the decoder."""
+    engine = loaded(directory)
+    with torch.inference_mode():
+        return engine._decoder.forward([Run(0, 0, tuple(prompt), 0)])
+
+
+def expected_logits(model: LlamaForCausalLM, prompt: list[int]) -> torch.Tensor:
+    with torch.inference_mode():
+        return model(torch.tensor([prompt])).logits[0]
+
+
+def filled(model: LlamaForCausalLM) -> LlamaForCausalLM:
+    """Biases start as zeros and norms as ones, which would hide a mistake."""
+    generator = torch.Generator().manual_seed(3)
+    for value in model.parameters():
+        if value.dim() == 1:
+            value.data += torch.randn(value.shape, generator=generator) * 0.1
+    return model
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize(("tp_size", "pp_size"), [(1, 1), (2, 1), (1, 2), (2, 2), (4, 1)])
+def test_logits_are_those_of_transformers(tmp_path: Path, variant: str, tp_size: int, pp_size: int) -> None:
+    model = filled(random_llama(**VARIANTS[variant]))
+    directory = write_engine(tmp_path / "engine", model, tp_size=tp_size, pp_size=pp_size)
+    prompt = random_prompts(1, seed=tp_size, lengths=(50, 60))[0]
+    difference = (logits_of(directory, prompt) - expected_logits(model, prompt)).abs().max()
+    assert difference <= 1e-4
+
+
+@pytest.mark.parametrize("kind", SCALINGS)
+def test_scaled_rotations_are_those_of_transformers(tmp_path: Path, kind: str) -> None:
+    model = random_llama(rope_parameters={"rope_theta": 5000.0, **SCALINGS[kind]}, max_position_embeddings=512)
+    directory = write_engine(tmp_path / "engine", model)
+    prompt = random_prompts(1, lengths=(120, 128))[0]
+    assert (logits_of(directory, prompt) - expected_logits(model, prompt)).abs().max() <= 1e-4
+    plain = random_llama(rope_parameters={"rope_theta": 5000.0, "rope_type": "default"})
+    assert (expected_logits(plain, prompt) - expected_logits(model, prompt)).abs().max() > 1e-2
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_narrow_weights_are_multiplied_without_further_rounding(tmp_path: Path, dtype: torch.dtype) -> None:
+    model = random_llama()
+    directory = write_engine(tmp_path / "engine", model, dtype=dtype)
+    widened = rounded(model, dtype)
+    prompt = random_prompts(1)[0]
+    assert (logits_of(directory, prompt) - expected_logits(widened, prompt)).abs().max() <= 1e-4
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+def test_greedy_tokens_are_those_of_transformers(tmp_path: Path, dtype: torch.dtype) -> None:
+    """20 prompts, 256 tokens, eight at once, with prompts read in pieces.
+
+    One pass of transformers over prompt and output says for every position whether the next token is its arg max;
+    by induction that is greedy decoding. Two prompts go through `generate` itself as well.
+    """
+    model = random_llama()
+    directory = write_engine(tmp_path / "engine", model, dtype=dtype, sizes=Sizes(max_num_tokens=24))
+    model = rounded(model, dtype)
+    prompts = random_prompts(20)
+    requests = [GenerationRequest(str(index), tuple(prompt), 256) for index, prompt in enumerate(prompts)]
+    events = run(loaded(directory), requests)
+    for index, prompt in enumerate(prompts):
+        output = tokens_of(events[str(index)])
+        assert len(output) == 256
+        likeliest = expected_logits(model, [*prompt, *output[:-1]])[len(prompt) - 1 :].argmax(-1).tolist()
+        assert output == likeliest
+    for index in (0, 1):
+        assert tokens_of(events[str(index)]) == transformers_greedy(model, prompts[index], 256)
+
+
+def test_a_tree_is_scored_like_its_paths(tmp_path: Path) -> None:
+    directory = write_engine(tmp_path / "engine", random_llama())
+    decoder = loaded(directory)._decoder
+    prompt, tree, parents = [5, 9, 3, 7], (10, 20, 30, 40, 50), (-1, 0, 0, 1, 2)
+    paths = {3: [10, 20, 40], 4: [10, 30, 50]}
+    with torch.inference_mode():
+        decoder.forward([Run(0, 0, tuple(prompt), 4)])
+        rows = decoder.forward([Run(0, 4, tree, 0, parents)])
+        for node, path in paths.items():
+            whole = decoder.forward([Run(1, 0, (*prompt, *path), len(prompt) + len(path) - 1)])
+            assert (rows[node] - whole[0]).abs().max() <= 1e-4
+
+
+def test_verified_rows_have_the_bits_of_single_rows_in_float16_products(tmp_path: Path) -> None:
+    """The matrix products are the same for any number of rows; what attention adds stays within rounding."""
+    decoder = loaded(write_engine(tmp_path / "engine", random_llama(), dtype=torch.float16))._decoder
+    product = decoder._weights.layers[0].fc_gate
+    rows = torch.randn(33, 64, generator=torch.Generator().manual_seed(0))
+    together = product(rows)
+    for count in (1, 2, 5, 8, 17):
+        assert torch.equal(product(rows[3 : 3 + count].contiguous()), together[3 : 3 + count])
+
+
+@pytest.mark.parametrize(
+    ("change", "part"),
+    [
+        ({"dtype": "float8"}, "float8"),
+        ({"hidden_act": "gelu"}, "gelu"),
+        ({"moe": {"num_experts": 4}}, "experts"),
+        ({"quantization": {"quant_algo": "FP8"}}, "FP8"),
+        ({"rotary_scaling": {"type": "longrope"}}, "longrope"),
+    ],
+)
+def test_what_cannot_be_executed_is_refused_by_name(tmp_path: Path, change: dict[str, object], part: str) -> None:
+    directory = write_engine(tmp_path / "engine", random_llama(), pretrained=change)
+    with pytest.raises(Failure, match=part):
+        loaded(directory)
+
+
+def test_a_missing_file_and_a_missing_tensor_are_named(tmp_path: Path) -> None:
+    directory = write_engine(tmp_path / "engine", random_llama(), tp_size=2)
+    (directory / "rank1.safetensors").rename(directory / "kept")
+    with pytest.raises(Failure, match=r"rank1\.safetensors"):
+        loaded(directory)
+    tied = write_engine(tmp_path / "tied", random_llama(tie_word_embeddings=True))
+    text = (tied / "config.json").read_text().replace('"num_hidden_layers": 2', '"num_hidden_layers": 3')
+    (tied / "config.json").write_text(text)
+    with pytest.raises(Failure, match=r"transformer\.layers\.2"):
+        loaded(tied)
+
+
+def test_an_engine_directory_without_config_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(Failure, match=r"config\.json"):
+        load_engine(tmp_path, open_tensor_file)
+
+
+def test_limits_are_those_of_the_build_without_draft_room(tmp_path: Path) -> None:
+    limits = loaded(write_engine(tmp_path / "engine", random_llama(), speculator=NGRAM)).limits
+    assert (limits.max_seq_len, limits.max_draft_len, limits.max_batch_size) == (400, 4, 8)
