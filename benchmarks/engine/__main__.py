@@ -13,6 +13,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -51,6 +52,13 @@ def decode(
     return counted / (time.perf_counter() - started), outputs, final
 
 
+def decode_speed(
+    engine: ReferenceEngine, prompts: Sequence[Sequence[int]], tokens: int, draft_len: int | None = None
+) -> float:
+    """Tokens per second alone."""
+    return decode(engine, prompts, tokens, draft_len)[0]
+
+
 def transformers_speed(model: LlamaForCausalLM, prompts: Sequence[Sequence[int]], tokens: int) -> float:
     """Tokens per second of `generate` with a static cache; the time of one token is taken off, for the prompt."""
     ids = torch.tensor([list(prompt) for prompt in prompts])
@@ -86,9 +94,9 @@ def batch_rows(directory: Path, model_directory: Path, prompt: Sequence[int]) ->
         prompts = [[*prompt[shift:], *prompt[:shift]] for shift in range(batch)]
         arms: dict[str, Callable[[], float]] = {}
         for kind, engine in engines.items():
-            arms[f"engine {kind}"] = lambda engine=engine: decode(engine, prompts, tokens)[0]
+            arms[f"engine {kind}"] = partial(decode_speed, engine, prompts, tokens)
         for kind, model in models.items():
-            arms[f"transformers {kind}"] = lambda model=model: transformers_speed(model, prompts, tokens)
+            arms[f"transformers {kind}"] = partial(transformers_speed, model, prompts, tokens)
         speeds = medians(arms)
         best = max(speeds["transformers fp32"], speeds["transformers bf16"])
         rows.append(
@@ -111,8 +119,8 @@ def speculation_rows(directory: Path, prompts: Sequence[Sequence[int]]) -> list[
         chosen = [prompts[place % len(prompts)] for place in range(batch)]
         speeds = medians(
             {
-                "plain": lambda chosen=chosen: decode(engine, chosen, 96, 0)[0],
-                "ngram": lambda chosen=chosen: decode(engine, chosen, 96)[0],
+                "plain": partial(decode_speed, engine, chosen, 96, 0),
+                "ngram": partial(decode_speed, engine, chosen, 96),
             }
         )
         _, plain, _ = decode(engine, chosen, 96, 0)

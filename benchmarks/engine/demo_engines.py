@@ -16,7 +16,7 @@ LIMITS = Limits(max_batch_size=16, max_input_len=512, max_seq_len=1024, max_num_
 NGRAM = NgramSpeculator(kind=SpeculatorKind.NGRAM, max_draft_len=5, min_match=2, max_match=4)
 COPY_PROMPTS = (
     "Repeat this list word for word: apples, green pears, ripe plums, sweet cherries, dried figs, fresh dates.",
-    "Copy this code exactly:\ndef area(width, height):\n    return width * height\n\nprint(area(3, 4))\nprint(area(5, 6))",
+    "Copy this code exactly:\ndef area(width, height):\n    return width * height\n\nprint(area(3, 4))",
     "Write this sentence five times: The quick brown fox jumps over the lazy dog near the river bank.",
     'Print this JSON again without changes: {"name": "pump", "parts": [{"id": 1, "size": 20}, {"id": 2, "size": 20}]}',
 )

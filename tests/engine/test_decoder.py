@@ -4,13 +4,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from transformers import LlamaForCausalLM
-
-from draftyard.doors.tensors import open_tensor_file
-from draftyard.engine.decoder import Run
-from draftyard.engine.loading import load_engine
-from draftyard.nouns.errors import Failure
-from draftyard.nouns.generation import GenerationRequest
 from tests.engine.tiny_engines import (
     NGRAM,
     Sizes,
@@ -23,6 +16,13 @@ from tests.engine.tiny_engines import (
     transformers_greedy,
     write_engine,
 )
+from transformers import LlamaForCausalLM
+
+from draftyard.doors.tensors import open_tensor_file
+from draftyard.engine.decoder import Run
+from draftyard.engine.loading import load_engine
+from draftyard.nouns.errors import Failure
+from draftyard.nouns.generation import GenerationRequest
 
 VARIANTS: dict[str, dict[str, object]] = {
     "untied": {},

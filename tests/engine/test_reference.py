@@ -6,12 +6,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from transformers import LlamaForCausalLM
-
-from draftyard.engine.acceptance import Draft
-from draftyard.engine.reference import ReferenceEngine
-from draftyard.nouns.errors import Failure
-from draftyard.nouns.generation import FinishReason, GenerationEvent, GenerationRequest, SamplingParameters
 from tests.engine.tiny_engines import (
     DRAFT_TARGET,
     NGRAM,
@@ -23,6 +17,12 @@ from tests.engine.tiny_engines import (
     tokens_of,
     write_engine,
 )
+from transformers import LlamaForCausalLM
+
+from draftyard.engine.acceptance import Draft
+from draftyard.engine.reference import ReferenceEngine
+from draftyard.nouns.errors import Failure
+from draftyard.nouns.generation import FinishReason, GenerationEvent, GenerationRequest, SamplingParameters
 
 SAMPLED = SamplingParameters(temperature=0.9, top_k=0, top_p=0.9, seed=5)
 
