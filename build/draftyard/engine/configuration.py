@@ -1,0 +1,164 @@
+"""What the reference lane reads from an engine's `config.json`; what it cannot execute is refused here."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from draftyard.nouns.digest import Json
+from draftyard.nouns.errors import ExitCode, Failure
+from draftyard.nouns.lane import SpeculatorKind
+
+ROTARY_KINDS = ("default", "linear", "llama3", "yarn", "dynamic")
+REBUILD = "build the engine again with this version of draftyard"
+
+
+@dataclass(frozen=True, slots=True)
+class DecoderShape:
+    """Sizes of one decoder as executed (whole, not per rank); `dtype` is how its weights are stored."""
+
+    dtype: str
+    hidden_size: int
+    layers: int
+    heads: int
+    kv_heads: int
+    head_size: int
+    intermediate_size: int
+    vocabulary: int
+    norm_epsilon: float
+    rotary_base: float
+    rotary_scaling: Mapping[str, Json]
+    max_positions: int
+    qk_norm: bool
+    tp_size: int
+    pp_size: int
+
+    @property
+    def group(self) -> int:
+        """Query heads that share one key-value head."""
+        return self.heads // self.kv_heads
+
+
+@dataclass(frozen=True, slots=True)
+class EngineLimits:
+    """Tokens a request may use; `max_seq_len` counts prompt and output, without room for drafts."""
+
+    max_batch_size: int
+    max_input_len: int
+    max_seq_len: int
+    max_num_tokens: int
+    max_draft_len: int
+    kv_cache_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class SpeculatorChoice:
+    """Which speculator the engine was built with; the match lengths belong to n-gram lookup."""
+
+    kind: SpeculatorKind
+    max_draft_len: int
+    min_match: int
+    max_match: int
+
+
+def section(config: Mapping[str, Json], name: str) -> Mapping[str, Json]:
+    """A nested object of a config; Failure when it is absent or of another kind."""
+    value = config.get(name)
+    if not isinstance(value, Mapping):
+        raise Failure(f"engine config.json has no object {name!r}", REBUILD, ExitCode.ENVIRONMENT)
+    return value
+
+
+def integer(config: Mapping[str, Json], name: str, default: int | None = None) -> int:
+    """A whole number of a config; Failure when it is absent without a default, or of another kind."""
+    value = config.get(name, default)
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise Failure(
+            f"engine config.json: {name} must be a whole number, not {value!r}", REBUILD, ExitCode.ENVIRONMENT
+        )
+    return value
+
+
+def real(config: Mapping[str, Json], name: str, default: float | None = None) -> float:
+    """A number of a config; Failure when it is absent without a default, or of another kind."""
+    value = config.get(name, default)
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise Failure(f"engine config.json: {name} must be a number, not {value!r}", REBUILD, ExitCode.ENVIRONMENT)
+    return float(value)
+
+
+def decoder_shape(pretrained: Mapping[str, Json]) -> DecoderShape:
+    """The decoder of a `pretrained_config`; Failure names what this lane does not execute."""
+    scaling = pretrained.get("rotary_scaling") or {}
+    if not isinstance(scaling, Mapping):
+        raise Failure("engine config.json: rotary_scaling must be an object", REBUILD, ExitCode.ENVIRONMENT)
+    _refuse_unknown(pretrained, scaling)
+    mapping = section(pretrained, "mapping")
+    hidden_size, heads = integer(pretrained, "hidden_size"), integer(pretrained, "num_attention_heads")
+    return DecoderShape(
+        dtype=str(pretrained.get("dtype")),
+        hidden_size=hidden_size,
+        layers=integer(pretrained, "num_hidden_layers"),
+        heads=heads,
+        kv_heads=integer(pretrained, "num_key_value_heads", heads),
+        head_size=integer(pretrained, "head_size", hidden_size // heads),
+        intermediate_size=integer(pretrained, "intermediate_size"),
+        vocabulary=integer(pretrained, "vocab_size"),
+        norm_epsilon=real(pretrained, "norm_epsilon"),
+        rotary_base=real(pretrained, "rotary_base"),
+        rotary_scaling=scaling,
+        max_positions=integer(pretrained, "max_position_embeddings"),
+        qk_norm=bool(pretrained.get("qk_layernorm", False)),
+        tp_size=integer(mapping, "tp_size", 1),
+        pp_size=integer(mapping, "pp_size", 1),
+    )
+
+
+def _refuse_unknown(pretrained: Mapping[str, Json], scaling: Mapping[str, Json]) -> None:
+    """The reference lane executes dense RoPE decoders in 32 and 16 bit; all else is named."""
+    hint = "use a dense Llama-like model in fp32, fp16 or bf16 with the reference lane"
+    kind = str(scaling.get("rope_type", scaling.get("type", "default")))
+    quantization = pretrained.get("quantization") or {}
+    algorithm = quantization.get("quant_algo") if isinstance(quantization, Mapping) else None
+    refused = {
+        f"dtype {pretrained.get('dtype')!r}": pretrained.get("dtype") not in ("float32", "float16", "bfloat16"),
+        f"quantisation {algorithm!r}": algorithm is not None,
+        "mixture of experts": bool(pretrained.get("moe")),
+        f"activation {pretrained.get('hidden_act')!r}": pretrained.get("hidden_act") not in ("silu", "swiglu"),
+        f"rotary scaling {kind!r}": kind not in ROTARY_KINDS,
+        f"positions {pretrained.get('position_embedding_type')!r}": pretrained.get(
+            "position_embedding_type", "rope_gpt_neox"
+        )
+        != "rope_gpt_neox",
+    }
+    for what, bad in refused.items():
+        if bad:
+            raise Failure(f"the reference lane does not execute {what}", hint)
+
+
+def engine_limits(config: Mapping[str, Json]) -> EngineLimits:
+    """Limits of an engine config; the build's `max_seq_len` includes the room for drafts, ours does not."""
+    build, own = section(config, "build_config"), section(config, "draftyard")
+    max_draft_len = integer(build, "max_draft_len", 0)
+    max_batch_size = integer(build, "max_batch_size")
+    max_seq_len = integer(build, "max_seq_len") - max_draft_len
+    return EngineLimits(
+        max_batch_size=max_batch_size,
+        max_input_len=integer(build, "max_input_len"),
+        max_seq_len=max_seq_len,
+        max_num_tokens=integer(build, "max_num_tokens"),
+        max_draft_len=max_draft_len,
+        kv_cache_tokens=integer(own, "kv_cache_tokens", max_batch_size * max_seq_len),
+    )
+
+
+def speculator_choice(config: Mapping[str, Json]) -> SpeculatorChoice:
+    """The speculator an engine was built with."""
+    block = section(section(config, "draftyard"), "speculator")
+    try:
+        kind = SpeculatorKind(str(block.get("kind")))
+    except ValueError:
+        raise Failure(f"unknown speculator {block.get('kind')!r}", REBUILD, ExitCode.ENVIRONMENT) from None
+    if kind not in (SpeculatorKind.NONE, SpeculatorKind.NGRAM, SpeculatorKind.DRAFT_TARGET):
+        raise Failure(f"the reference lane does not execute the speculator {kind}", "use ngram or draft_target")
+    return SpeculatorChoice(
+        kind, integer(block, "max_draft_len", 0), integer(block, "min_match", 1), integer(block, "max_match", 3)
+    )

@@ -1,0 +1,103 @@
+"""Proposes with a smaller decoder that has its own cache: catches up, then draws a chain for all sequences at once."""
+
+from collections.abc import Sequence as Many
+
+from torch import Tensor
+
+from draftyard.engine.acceptance import Draft
+from draftyard.engine.decoder import Decoder, Run
+from draftyard.engine.sampling import adjusted, distribution, draw, needs_history
+from draftyard.engine.sequence import Sequence
+
+
+class _Chain:
+    """A draft in the making."""
+
+    def __init__(self, sequence: Sequence, wanted: int) -> None:
+        self.sequence = sequence
+        self.wanted = wanted
+        self.token_ids: list[int] = []
+        self.probabilities: list[Tensor] = []
+
+    def extend(self, logits: Tensor) -> None:
+        """Choose the next token from the draft's logits [vocabulary], as the target will choose from its own."""
+        request = self.sequence.request
+        if request.sampling.greedy and not needs_history(request):
+            self.token_ids.append(int(logits.argmax()))
+            return
+        logits = adjusted(logits, request, [*self.sequence.tokens, *self.token_ids])
+        if request.sampling.greedy:
+            self.token_ids.append(int(logits.argmax()))
+            return
+        probabilities = distribution(logits, request.sampling)
+        self.token_ids.append(draw(probabilities, self.sequence.generator))
+        self.probabilities.append(probabilities)
+
+    def draft(self) -> Draft:
+        """The finished draft."""
+        return Draft(tuple(self.token_ids), tuple(self.probabilities) if self.probabilities else None)
+
+
+class DraftProposer:
+    """`cached` counts, per request, the leading tokens whose keys and values the draft's cache holds."""
+
+    def __init__(self, decoder: Decoder, max_num_tokens: int) -> None:
+        self._decoder = decoder
+        self._max_num_tokens = max_num_tokens
+        self._cached: dict[str, int] = {}
+
+    def propose(self, sequences: Many[Sequence], most: Many[int]) -> list[Draft]:
+        """Chains of `most[i]` tokens; the sequences step together."""
+        chains = [_Chain(one, wanted) for one, wanted in zip(sequences, most, strict=True)]
+        active = [chain for chain in chains if chain.wanted > 0]
+        if active:
+            self._catch_up(active)
+        while active := [chain for chain in active if len(chain.token_ids) < chain.wanted]:
+            runs = [
+                Run(
+                    chain.sequence.slot,
+                    len(chain.sequence.tokens) + len(chain.token_ids) - 1,
+                    (chain.token_ids[-1],),
+                    0,
+                )
+                for chain in active
+            ]
+            for chain, logits in zip(active, self._decoder.forward(runs), strict=True):
+                chain.extend(logits)
+        return [chain.draft() for chain in chains]
+
+    def settle(self, sequence: Sequence, draft: Draft, accepted: int) -> None:
+        """Keys and values of refused tokens are overwritten; the last drafted token was never fed to the draft."""
+        name, drafted = sequence.request.request_id, len(draft.token_ids)
+        if drafted:
+            kept = self._cached[name] + min(accepted, drafted - 1)
+            self._cached[name] = min(kept, len(sequence.tokens) - 1)
+
+    def forget(self, sequence: Sequence) -> None:
+        """Drop what is known of the sequence."""
+        self._cached.pop(sequence.request.request_id, None)
+
+    def _catch_up(self, chains: Many[_Chain]) -> None:
+        """Feed what the draft has not seen, in passes of at most `max_num_tokens`, and choose each first token."""
+        waiting = list(chains)
+        while waiting:
+            room, runs, fed = self._max_num_tokens, [], []
+            for chain in waiting:
+                if room == 0:
+                    break
+                run = self._unseen(chain.sequence, room)
+                room -= len(run.token_ids)
+                runs.append(run)
+                fed.append(chain)
+            rows = iter(self._decoder.forward(runs))
+            for chain, run in zip(fed, runs, strict=True):
+                self._cached[chain.sequence.request.request_id] = run.end
+                if run.end == len(chain.sequence.tokens):
+                    chain.extend(next(rows))
+            waiting = [chain for chain in waiting if not chain.token_ids]
+
+    def _unseen(self, sequence: Sequence, room: int) -> Run:
+        start = self._cached.get(sequence.request.request_id, 0)
+        token_ids = tuple(sequence.tokens[start : start + room])
+        last = start + len(token_ids) == len(sequence.tokens)
+        return Run(sequence.slot, start, token_ids, len(token_ids) - 1 if last else len(token_ids))

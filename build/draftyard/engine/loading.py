@@ -1,0 +1,84 @@
+"""Makes a running engine from an engine directory."""
+
+import json
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import torch
+
+from draftyard.engine.configuration import (
+    EngineLimits,
+    decoder_shape,
+    engine_limits,
+    integer,
+    section,
+    speculator_choice,
+)
+from draftyard.engine.decoder import Decoder
+from draftyard.engine.draft_proposer import DraftProposer
+from draftyard.engine.ngram_proposer import NgramProposer
+from draftyard.engine.proposers import NoProposer, Proposer
+from draftyard.engine.reference import ReferenceEngine
+from draftyard.engine.weights import read_weights
+from draftyard.nouns.digest import Json
+from draftyard.nouns.errors import ExitCode, Failure
+from draftyard.nouns.lane import SpeculatorKind
+from draftyard.nouns.tensor import TensorFile
+
+
+def load_engine(
+    directory: Path, open_tensors: Callable[[Path], TensorFile], *, device: str = "cpu", threads: int = 0
+) -> ReferenceEngine:
+    """Read `config.json` and the rank files; `threads` 0 means what the engine says, and 0 there all processors.
+
+    Failure when a file is missing or the engine asks for what this lane does not execute.
+    """
+    config = _read_config(directory)
+    limits, choice = engine_limits(config), speculator_choice(config)
+    wanted_threads = threads or integer(section(config, "draftyard"), "threads", 0) or len(os.sched_getaffinity(0))
+    torch.set_num_threads(wanted_threads)
+    decoder = _load_decoder(directory, config, limits, open_tensors, torch.device(device))
+    proposer: Proposer = NoProposer()
+    if choice.kind is SpeculatorKind.NGRAM:
+        proposer = NgramProposer(choice.min_match, choice.max_match)
+    elif choice.kind is SpeculatorKind.DRAFT_TARGET:
+        beside = directory / "draft"
+        draft = _load_decoder(beside, _read_config(beside), limits, open_tensors, torch.device(device))
+        if draft.shape.vocabulary != decoder.shape.vocabulary:
+            raise Failure(
+                f"the draft has {draft.shape.vocabulary} token ids and the target {decoder.shape.vocabulary}",
+                "build with a draft that shares the target's vocabulary",
+            )
+        proposer = DraftProposer(draft, limits.max_num_tokens)
+    return ReferenceEngine(decoder, proposer, limits)
+
+
+def _load_decoder(
+    directory: Path,
+    config: Mapping[str, Json],
+    limits: EngineLimits,
+    open_tensors: Callable[[Path], TensorFile],
+    device: torch.device,
+) -> Decoder:
+    shape = decoder_shape(section(config, "pretrained_config"))
+    paths = [directory / f"rank{rank}.safetensors" for rank in range(shape.tp_size * shape.pp_size)]
+    for path in paths:
+        if not path.is_file():
+            raise Failure(f"{path} is missing", "build the engine again", ExitCode.ENVIRONMENT)
+    weights = read_weights([open_tensors(path) for path in paths], shape, device)
+    positions = limits.max_seq_len + limits.max_draft_len + 1
+    return Decoder(shape, weights, limits.max_batch_size, positions, device)
+
+
+def _read_config(directory: Path) -> Mapping[str, Json]:
+    path = directory / "config.json"
+    try:
+        config = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise Failure(f"{directory} has no config.json", "name an engine directory", ExitCode.ENVIRONMENT) from None
+    except ValueError as error:
+        raise Failure(f"{path} is not JSON: {error}", "build the engine again", ExitCode.ENVIRONMENT) from None
+    if not isinstance(config, dict):
+        raise Failure(f"{path} is not a JSON object", "build the engine again", ExitCode.ENVIRONMENT)
+    return config

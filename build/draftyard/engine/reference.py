@@ -1,0 +1,184 @@
+"""The engine: sequences join and leave between steps, speculate, and share one forward pass a step."""
+
+from collections import deque
+from collections.abc import Sequence as Many
+from dataclasses import dataclass
+
+import torch
+
+from draftyard.engine.acceptance import Draft, verify
+from draftyard.engine.configuration import EngineLimits
+from draftyard.engine.decoder import Decoder, Run
+from draftyard.engine.proposers import Proposer
+from draftyard.engine.request_checks import check_request
+from draftyard.engine.sequence import Sequence
+from draftyard.nouns.errors import Failure
+from draftyard.nouns.generation import FinishReason, GenerationEvent, GenerationRequest
+
+
+@dataclass(frozen=True, slots=True)
+class EngineStatus:
+    """What the engine holds now; `kv_tokens_used` is what running sequences have reserved."""
+
+    active: int
+    waiting: int
+    kv_tokens_used: int
+    kv_tokens_total: int
+    steps_total: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Planned:
+    """A sequence and its part of the coming pass."""
+
+    sequence: Sequence
+    draft: Draft
+    run: Run
+
+    @property
+    def completes(self) -> bool:
+        """True when the pass gives the sequence tokens (a prefill's last chunk, or a verification)."""
+        return self.run.logits_from < len(self.run.token_ids)
+
+
+class ReferenceEngine:
+    """Not thread-safe: one thread submits, cancels and steps (see `EngineLoop`)."""
+
+    def __init__(self, decoder: Decoder, proposer: Proposer, limits: EngineLimits) -> None:
+        self.limits = limits
+        self._decoder = decoder
+        self._proposer = proposer
+        self._waiting: deque[GenerationRequest] = deque()
+        self._running: dict[str, Sequence] = {}
+        self._free_slots = list(range(limits.max_batch_size))
+        self._reserved_tokens = 0
+        self._cancelled: list[str] = []
+        self._steps_total = 0
+
+    @property
+    def has_work(self) -> bool:
+        """True while a request waits, runs or has a cancellation to report."""
+        return bool(self._waiting or self._running or self._cancelled)
+
+    def status(self) -> EngineStatus:
+        """Counts for metrics and tests."""
+        return EngineStatus(
+            len(self._running),
+            len(self._waiting),
+            self._reserved_tokens,
+            self.limits.kv_cache_tokens,
+            self._steps_total,
+        )
+
+    def submit(self, request: GenerationRequest) -> None:
+        """Queue a request; Failure when it cannot be served or its id is in use."""
+        if request.request_id in self._running or any(one.request_id == request.request_id for one in self._waiting):
+            raise Failure(f"request id {request.request_id!r} is in use", "give each request its own id")
+        check_request(request, self.limits, self._decoder.shape.vocabulary)
+        self._waiting.append(request)
+
+    def cancel(self, request_id: str) -> None:
+        """End a request with the next step; an unknown id is ignored (it may just have ended)."""
+        for request in self._waiting:
+            if request.request_id == request_id:
+                self._waiting.remove(request)
+                self._cancelled.append(request_id)
+                return
+        sequence = self._running.get(request_id)
+        if sequence is not None:
+            self._release(sequence)
+            self._cancelled.append(request_id)
+
+    def drop_running(self) -> tuple[str, ...]:
+        """Release every running sequence (after a failed step) and name them."""
+        names = tuple(self._running)
+        for sequence in list(self._running.values()):
+            self._release(sequence)
+        return names
+
+    @torch.inference_mode()
+    def step(self) -> tuple[GenerationEvent, ...]:
+        """Admit, draft, run one pass, accept; returns one event for each sequence that got tokens or ended."""
+        events = [GenerationEvent(name, (), FinishReason.CANCELLED) for name in self._cancelled]
+        self._cancelled.clear()
+        self._admit()
+        planned = self._plan()
+        if planned:
+            self._steps_total += 1
+            logits = self._decoder.forward([one.run for one in planned])
+            begin = 0
+            for one in planned:
+                rows = len(one.run.token_ids) - one.run.logits_from
+                events.extend(self._advance(one, logits[begin : begin + rows]))
+                begin += rows
+        return tuple(events)
+
+    def _admit(self) -> None:
+        """First come, first served; a request enters only when its whole length fits, so none is ever evicted."""
+        while self._waiting and self._free_slots:
+            request = self._waiting[0]
+            draft_room = self.limits.max_draft_len
+            needed = len(request.input_ids) + request.max_tokens + draft_room
+            if self._reserved_tokens + needed > self.limits.kv_cache_tokens:
+                return
+            self._waiting.popleft()
+            self._reserved_tokens += needed
+            asked = request.max_draft_len
+            self._running[request.request_id] = Sequence(
+                request=request,
+                slot=self._free_slots.pop(0),
+                reserved_tokens=needed,
+                max_draft_len=draft_room if asked is None else min(asked, draft_room),
+                generator=torch.Generator().manual_seed(request.sampling.seed % 2**63),
+                tokens=list(request.input_ids),
+            )
+
+    def _plan(self) -> list[_Planned]:
+        """Decodes first, then chunks of prompts in order of arrival, within `max_num_tokens`."""
+        decoding = [one for one in self._running.values() if not one.prefilling]
+        spare = self.limits.max_num_tokens - len(decoding)
+        planned = []
+        for sequence, draft in zip(decoding, self._drafts(decoding, spare), strict=True):
+            spare -= len(draft.token_ids)
+            run = Run(sequence.slot, sequence.cached, (sequence.tokens[-1], *draft.token_ids), 0)
+            planned.append(_Planned(sequence, draft, run))
+        for sequence in self._running.values():
+            if sequence.prefilling and spare > 0:
+                chunk = tuple(sequence.tokens[sequence.cached : sequence.cached + spare])
+                spare -= len(chunk)
+                last = sequence.cached + len(chunk) == len(sequence.tokens)
+                run = Run(sequence.slot, sequence.cached, chunk, len(chunk) - 1 if last else len(chunk))
+                planned.append(_Planned(sequence, Draft(), run))
+        return planned
+
+    def _drafts(self, decoding: Many[Sequence], spare: int) -> list[Draft]:
+        most = []
+        for sequence in decoding:
+            most.append(max(min(sequence.room, spare), 0))
+            spare -= most[-1]
+        return self._proposer.propose(decoding, most)
+
+    def _advance(self, one: _Planned, logits: torch.Tensor) -> list[GenerationEvent]:
+        """Take what the pass gave a sequence: nothing for a chunk in the middle of a prompt."""
+        sequence = one.sequence
+        if not one.completes:
+            sequence.cached = one.run.end
+            return []
+        first = sequence.prefilling
+        verdict = verify(sequence.request, sequence.tokens, one.draft, logits, sequence.generator)
+        emitted = sequence.emit(verdict.token_ids)
+        sequence.cached = len(sequence.tokens) - 1
+        if not first:
+            sequence.count(one.draft, verdict.accepted, len(emitted))
+        self._proposer.settle(sequence, one.draft, verdict.accepted)
+        if sequence.finish_reason is not None:
+            self._release(sequence)
+        event = GenerationEvent(sequence.request.request_id, emitted, sequence.finish_reason, sequence.statistics())
+        return [event]
+
+    def _release(self, sequence: Sequence) -> None:
+        del self._running[sequence.request.request_id]
+        self._free_slots.append(sequence.slot)
+        self._free_slots.sort()
+        self._reserved_tokens -= sequence.reserved_tokens
+        self._proposer.forget(sequence)

@@ -1,0 +1,76 @@
+"""One request while it is decoded: its tokens, its place in the cache, its counts."""
+
+from dataclasses import dataclass, field
+
+import torch
+
+from draftyard.engine.acceptance import Draft
+from draftyard.nouns.generation import FinishReason, GenerationRequest, SpeculationStatistics
+
+
+@dataclass
+class Sequence:
+    """`tokens` is prompt and output; the first `cached` of them have keys and values in `slot`."""
+
+    request: GenerationRequest
+    slot: int
+    reserved_tokens: int
+    max_draft_len: int
+    generator: torch.Generator
+    tokens: list[int] = field(default_factory=list)
+    cached: int = 0
+    finish_reason: FinishReason | None = None
+    steps: int = 0
+    drafted: list[int] = field(default_factory=list)
+    accepted: list[int] = field(default_factory=list)
+
+    @property
+    def generated(self) -> int:
+        """Output tokens so far."""
+        return len(self.tokens) - len(self.request.input_ids)
+
+    @property
+    def prefilling(self) -> bool:
+        """True until the first output token."""
+        return self.generated == 0
+
+    @property
+    def room(self) -> int:
+        """Tokens worth drafting: one output token always comes from the target itself."""
+        return min(self.max_draft_len, self.request.max_tokens - self.generated - 1)
+
+    def emit(self, token_ids: tuple[int, ...]) -> tuple[int, ...]:
+        """Append tokens up to the first that ends the sequence; what follows an end is cut. Returns what was kept."""
+        kept: list[int] = []
+        for token in token_ids:
+            self.tokens.append(token)
+            kept.append(token)
+            self.finish_reason = self._finish(token)
+            if self.finish_reason is not None:
+                break
+        return tuple(kept)
+
+    def count(self, draft: Draft, accepted: int, emitted: int) -> None:
+        """Count one verification step; drafts behind the end of the sequence are not accepted ones."""
+        self.steps += 1
+        for index in range(len(draft.token_ids)):
+            if index == len(self.drafted):
+                self.drafted.append(0)
+                self.accepted.append(0)
+            self.drafted[index] += 1
+            self.accepted[index] += 1 if index < min(accepted, emitted) else 0
+
+    def statistics(self) -> SpeculationStatistics:
+        """Counts so far."""
+        return SpeculationStatistics(
+            self.steps, sum(self.drafted), sum(self.accepted), tuple(self.drafted), tuple(self.accepted)
+        )
+
+    def _finish(self, token: int) -> FinishReason | None:
+        if self.generated >= self.request.sampling.min_tokens:
+            if token in self.request.end_ids:
+                return FinishReason.END_ID
+            for stop in self.request.stop_sequences:
+                if len(stop) <= self.generated and tuple(self.tokens[-len(stop) :]) == stop:
+                    return FinishReason.STOP_WORDS
+        return FinishReason.LENGTH if self.generated >= self.request.max_tokens else None

@@ -1,0 +1,176 @@
+"""Weights of one decoder, put together from the rank files of a TensorRT-LLM checkpoint."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from draftyard.engine.configuration import DecoderShape
+from draftyard.engine.linear import Linear, half_stored_available, make_linear
+from draftyard.nouns.errors import ExitCode, Failure
+from draftyard.nouns.tensor import TensorFile, TensorType
+
+TORCH_TYPES: Mapping[TensorType, torch.dtype] = {
+    TensorType.F32: torch.float32,
+    TensorType.F16: torch.float16,
+    TensorType.BF16: torch.bfloat16,
+}
+
+
+class MakeLinear(Protocol):
+    """Holds a weight [out, in] for the kernel that the device and the type ask for."""
+
+    def __call__(self, weight: Tensor, bias: Tensor | None = None) -> Linear:
+        """Hold it."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class LayerWeights:
+    """One layer; `fc_gate` gives the rows of `mlp.fc` (the activated ones) first, then those of `mlp.gate`."""
+
+    input_norm: Tensor
+    qkv: Linear
+    dense: Linear
+    post_norm: Tensor
+    fc_gate: Linear
+    proj: Linear
+    q_norm: Tensor | None
+    k_norm: Tensor | None
+
+
+@dataclass(frozen=True, slots=True)
+class DecoderWeights:
+    """All of a decoder; `embedding` is [vocabulary, hidden] in its stored type."""
+
+    embedding: Tensor
+    layers: tuple[LayerWeights, ...]
+    final_norm: Tensor
+    head: Linear
+
+
+class RankFiles:
+    """Reads whole tensors over tensor-parallel ranks; stages of the pipeline lie one after another."""
+
+    def __init__(self, files: Sequence[TensorFile], shape: DecoderShape) -> None:
+        self._files = files
+        self._shape = shape
+        self._starts = _stage_starts(shape.layers, shape.pp_size)
+
+    def has(self, layer: int | None, name: str) -> bool:
+        """True when the tensor is stored (in the first rank of its stage)."""
+        full, ranks = self._place(layer, name)
+        return full in self._files[ranks[0]].headers
+
+    def pieces(self, layer: int | None, name: str) -> list[Tensor]:
+        """The tensor's piece of each tensor-parallel rank."""
+        full, ranks = self._place(layer, name)
+        return [self._read(rank, full) for rank in ranks]
+
+    def whole(self, layer: int | None, name: str, dim: int | None) -> Tensor:
+        """The pieces joined along `dim`; None means that every rank holds the same."""
+        pieces = self.pieces(layer, name)
+        return pieces[0] if dim is None or len(pieces) == 1 else torch.cat(pieces, dim=dim)
+
+    def qkv(self, layer: int, suffix: str) -> Tensor:
+        """[Q; K; V] rows of all heads; where ranks share a KV head its copies are dropped."""
+        shape = self._shape
+        q_rows = shape.heads // shape.tp_size * shape.head_size
+        kv_rows = max(shape.kv_heads // shape.tp_size, 1) * shape.head_size
+        parts = [
+            torch.split(piece, [q_rows, kv_rows, kv_rows]) for piece in self.pieces(layer, f"attention.qkv.{suffix}")
+        ]
+        copies = max(shape.tp_size // shape.kv_heads, 1)
+        queries = [part[0] for part in parts]
+        keys, values = [part[1] for part in parts[::copies]], [part[2] for part in parts[::copies]]
+        return (
+            torch.cat(queries + keys + values) if len(parts) > 1 else self.pieces(layer, f"attention.qkv.{suffix}")[0]
+        )
+
+    def _place(self, layer: int | None, name: str) -> tuple[str, list[int]]:
+        """Full name and the ranks of the stage that holds it: embedding first, final norm and head last."""
+        tp_size, stage, full = self._shape.tp_size, 0, name
+        if layer is not None:
+            stage = max(index for index, start in enumerate(self._starts) if start <= layer)
+            full = f"transformer.layers.{layer - self._starts[stage]}.{name}"
+        elif not name.startswith("transformer.vocab_embedding"):
+            stage = self._shape.pp_size - 1
+        return full, list(range(stage * tp_size, (stage + 1) * tp_size))
+
+    def _read(self, rank: int, name: str) -> Tensor:
+        file = self._files[rank]
+        if name not in file.headers:
+            raise Failure(
+                f"rank{rank}.safetensors has no tensor {name}", "build the checkpoint again", ExitCode.ENVIRONMENT
+            )
+        header = file.headers[name]
+        if header.type not in TORCH_TYPES:
+            raise Failure(f"{name} has the type {header.type}", "the reference lane reads F32, F16 and BF16")
+        return torch.frombuffer(file.read(name), dtype=TORCH_TYPES[header.type]).reshape(header.shape)
+
+
+def _stage_starts(layers: int, pp_size: int) -> list[int]:
+    """First layer of each pipeline stage; the remainder goes to the first stages, as `torch.tensor_split` does."""
+    sizes = [layers // pp_size + (1 if stage < layers % pp_size else 0) for stage in range(pp_size)]
+    return [sum(sizes[:stage]) for stage in range(pp_size)]
+
+
+def read_weights(files: Sequence[TensorFile], shape: DecoderShape, device: torch.device) -> DecoderWeights:
+    """Weights ready to multiply.
+
+    On the CPU float16 stays float16 in memory with float32 sums where FBGEMM runs; float32 and bfloat16 (widened,
+    exactly) are multiplied in float32. On a GPU everything keeps its type.
+    """
+    ranks = RankFiles(files, shape)
+    half_stored = device.type == "cpu" and shape.dtype == "float16"
+    if half_stored and not half_stored_available():
+        raise Failure("this CPU cannot multiply float16 weights (FBGEMM needs AVX2)", "use precision fp32")
+    wide = torch.float32 if device.type == "cpu" else TORCH_TYPES[_tensor_type(shape.dtype)]
+    embedding = ranks.whole(None, "transformer.vocab_embedding.weight", None)
+    tied = not ranks.has(None, "lm_head.weight")
+    head = embedding if tied else ranks.whole(None, "lm_head.weight", 0)[: shape.vocabulary]
+
+    def linear(weight: Tensor, bias: Tensor | None = None) -> Linear:
+        kept = weight if half_stored else weight.to(device, wide).contiguous()
+        return make_linear(kept, None if bias is None else bias.to(device, wide), half_stored)
+
+    layers = tuple(_read_layer(ranks, shape, layer, linear, device, wide) for layer in range(shape.layers))
+    final_norm = ranks.whole(None, "transformer.ln_f.weight", None).to(device, wide)
+    return DecoderWeights(embedding.to(device).clone(), layers, final_norm, linear(head))
+
+
+def _read_layer(
+    ranks: RankFiles,
+    shape: DecoderShape,
+    layer: int,
+    linear: MakeLinear,
+    device: torch.device,
+    wide: torch.dtype,
+) -> LayerWeights:
+    def vector(name: str) -> Tensor:
+        return ranks.whole(layer, name, None).to(device, wide)
+
+    def bias(name: str, dim: int | None) -> Tensor | None:
+        return ranks.whole(layer, name, dim) if ranks.has(layer, name) else None
+
+    qkv_bias = ranks.qkv(layer, "bias") if ranks.has(layer, "attention.qkv.bias") else None
+    fc, gate = ranks.whole(layer, "mlp.fc.weight", 0), ranks.whole(layer, "mlp.gate.weight", 0)
+    fc_bias, gate_bias = bias("mlp.fc.bias", 0), bias("mlp.gate.bias", 0)
+    return LayerWeights(
+        input_norm=vector("input_layernorm.weight"),
+        qkv=linear(ranks.qkv(layer, "weight"), qkv_bias),
+        dense=linear(ranks.whole(layer, "attention.dense.weight", 1), bias("attention.dense.bias", None)),
+        post_norm=vector("post_layernorm.weight"),
+        fc_gate=linear(
+            torch.cat((fc, gate)), None if fc_bias is None or gate_bias is None else torch.cat((fc_bias, gate_bias))
+        ),
+        proj=linear(ranks.whole(layer, "mlp.proj.weight", 1), bias("mlp.proj.bias", None)),
+        q_norm=vector("attention.q_layernorm.weight") if shape.qk_norm else None,
+        k_norm=vector("attention.k_layernorm.weight") if shape.qk_norm else None,
+    )
+
+
+def _tensor_type(dtype: str) -> TensorType:
+    return {"float32": TensorType.F32, "float16": TensorType.F16, "bfloat16": TensorType.BF16}[dtype]
