@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import TypeAlias
 
 from draftyard.nouns.errors import Problem
+from draftyard.nouns.network import Network
 from draftyard.nouns.recipe import Limits
 from draftyard.nouns.source import Source
 
@@ -20,7 +21,7 @@ def agree(target: Source, draft: Source, limits: Limits, tables: Tables | None =
     """
     if draft.path == target.path:
         return [Problem("the draft is the target itself, which can only slow it down", "give a smaller model as draft")]
-    problems = position_problems(draft, "draft", limits)
+    problems = position_problems(draft.network, "draft", limits)
     if same_vocabulary(target, draft):
         return problems
     if tables is not None:
@@ -67,9 +68,9 @@ def agreement_notes(target: Source, draft: Source) -> tuple[str, ...]:
     return tuple(notes)
 
 
-def position_problems(source: Source, role: str, limits: Limits) -> list[Problem]:
+def position_problems(network: Network, role: str, limits: Limits) -> list[Problem]:
     """The engine's `max_seq_len` must not exceed the positions the model was trained for."""
-    positions = source.network.max_position_embeddings
+    positions = network.max_position_embeddings
     if limits.max_seq_len <= positions:
         return []
     return [

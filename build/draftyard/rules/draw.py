@@ -9,7 +9,7 @@ from draftyard.nouns.digest import Json
 from draftyard.nouns.errors import Problem, raise_problems
 from draftyard.nouns.gpu import Gpu
 from draftyard.nouns.lane import Lane, SpeculatorKind
-from draftyard.nouns.network import Precision
+from draftyard.nouns.network import Network, Precision
 from draftyard.nouns.recipe import DraftTargetSpeculator, Recipe, Speculator
 from draftyard.nouns.source import Source
 from draftyard.nouns.toolchain import Toolchain
@@ -55,7 +55,7 @@ def draw(
     Failure lists every combination that is not built, every size that does not fit. Pure: the same values give the same
     keys.
     """
-    raise_problems(recipe_problems(recipe, target, drafts))
+    raise_problems(recipe_problems(recipe, target.network, tuple(draft.network for draft in drafts)))
     table = _Table(recipe, target, toolchain, guests_digest)
     variants = tuple(
         _variant(table, way, lane, gpu, precision)
@@ -66,14 +66,14 @@ def draw(
     return Blueprint(recipe.name, tuple(table.steps.values()), variants)
 
 
-def recipe_problems(recipe: Recipe, target: Source, drafts: tuple[Source, ...]) -> list[Problem]:
-    """Why this recipe cannot be built from these models; empty when it can."""
-    families = tuple(draft.network.family for draft in drafts)
-    problems = capability_problems(recipe, target.network.family, families)
-    problems.extend(sharding_problems(target.network, recipe.target.tp_size, recipe.target.pp_size, "target"))
+def recipe_problems(recipe: Recipe, target: Network, drafts: tuple[Network, ...]) -> list[Problem]:
+    """Why this recipe cannot be built from these networks; empty when it can. No weights are needed."""
+    problems = capability_problems(recipe, target.family, tuple(draft.family for draft in drafts))
+    problems.extend(sharding_problems(target, recipe.target.tp_size, recipe.target.pp_size, "target"))
     problems.extend(position_problems(target, "target", recipe.limits))
     for speculator, draft in zip(draft_speculators(recipe), drafts, strict=True):
-        problems.extend(sharding_problems(draft.network, speculator.tp_size, 1, "draft"))
+        problems.extend(sharding_problems(draft, speculator.tp_size, 1, "draft"))
+        problems.extend(position_problems(draft, "draft", recipe.limits))
     return problems
 
 

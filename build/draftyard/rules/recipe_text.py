@@ -29,13 +29,17 @@ def judge_recipe(document: Json, lines: Mapping[Place, int], file_name: str) -> 
     try:
         return Recipe.model_validate(document)
     except ValidationError as error:
-        problems = [_problem(details, lines, file_name) for details in error.errors(include_url=False)]
+        found = error.errors(include_url=False)
+        # A list whose items are wrong is also called too short; the items say it better.
+        wrong = {details["loc"][:-1] for details in found}
+        kept = [details for details in found if not (details["type"] == "too_short" and details["loc"] in wrong)]
+        problems = [_problem(details, lines, file_name) for details in kept]
     raise_problems(problems)
     raise AssertionError("a validation error has at least one detail")
 
 
 def _problem(details: "ErrorDetails", lines: Mapping[Place, int], file_name: str) -> Problem:
-    place = _place(details["loc"], lines)
+    place = _place(details["loc"])
     shown = ".".join(str(part) for part in place) or "the recipe"
     where = f"{file_name}:{_line(place, lines)}: {shown}"
     if details["type"] == "extra_forbidden":
@@ -45,6 +49,8 @@ def _problem(details: "ErrorDetails", lines: Mapping[Place, int], file_name: str
     described = model.model_fields[name].description if name in model.model_fields else None
     if details["type"] == "missing":
         return Problem(f"{where} is missing", f"add {shown}" + (f": {described}" if described else ""))
+    if details["type"].startswith("union_tag"):
+        return Problem(f"{where}: no kind that is known; known kinds: {', '.join(_SPECULATORS)}", f"set {shown}.kind")
     message = details["msg"].removeprefix("Value error, ")
     given = "" if isinstance(details["input"], (Mapping, list)) else f", not {details['input']!r}"
     if details["type"] == "value_error":
@@ -77,15 +83,10 @@ def _model_at(location: Place) -> type[BaseModel]:
     return model
 
 
-def _place(location: Place, lines: Mapping[Place, int]) -> Place:
-    """The location without the words that only the parser knows, such as the kind it chose in a union."""
-    place: Place = ()
-    for index, part in enumerate(location):
-        last = index == len(location) - 1
-        tag = part in _SPECULATORS and bool(place) and isinstance(place[-1], int)
-        if not tag and (last or (*place, part) in lines):
-            place = (*place, part)
-    return place
+def _place(location: Place) -> Place:
+    """The location without the word that only the parser knows: the kind it chose among the speculators."""
+    tagged = len(location) > 2 and location[0] == "speculators" and location[2] in _SPECULATORS
+    return (*location[:2], *location[3:]) if tagged else location
 
 
 def _line(place: Place, lines: Mapping[Place, int]) -> int:

@@ -11,7 +11,7 @@ from draftyard.nouns.errors import Problem, raise_problems
 from draftyard.nouns.recipe import Recipe
 from draftyard.nouns.source import Source
 from draftyard.rules.capability import capability_problems
-from draftyard.rules.draw import draft_speculators, draw
+from draftyard.rules.draw import draft_speculators, draw, recipe_problems
 from draftyard.rules.inspection import examine
 from draftyard.rules.recipe_text import judge_recipe
 from draftyard.verbs.inspect import inspect, pair
@@ -57,7 +57,7 @@ def draw_recipe(path: Path, cache: Path | None) -> Drawing:
     raise_problems(capability_problems(recipe))
     target_path = file.resolve(recipe.target.path)
     draft_paths = tuple(file.resolve(speculator.path) for speculator in draft_speculators(recipe))
-    raise_problems(_family_problems(recipe, target_path, draft_paths))
+    raise_problems(_network_problems(recipe, target_path, draft_paths))
     target = inspect(target_path, cache)
     drafts = tuple(inspect(draft_path, cache) for draft_path in draft_paths)
     notes = [f"target: {note}" for note in target.notes]
@@ -67,10 +67,8 @@ def draw_recipe(path: Path, cache: Path | None) -> Drawing:
     return Drawing(file, target, drafts, blueprint, tuple(notes))
 
 
-def _family_problems(recipe: Recipe, target: Path, drafts: tuple[Path, ...]) -> list[Problem]:
-    """Capabilities once the families are known, from headers alone; faults of the files are left to `inspect`."""
-    networks = [examine(read_model_directory(directory)).network for directory in (target, *drafts)]
-    if any(network is None for network in networks):
-        return []
-    families = [network.family for network in networks if network is not None]
-    return capability_problems(recipe, families[0], tuple(families[1:]))
+def _network_problems(recipe: Recipe, target: Path, drafts: tuple[Path, ...]) -> list[Problem]:
+    """What headers alone tell: families, cuts, positions. Faults of the files are left to `inspect`."""
+    found = [examine(read_model_directory(directory)).network for directory in (target, *drafts)]
+    networks = [network for network in found if network is not None]
+    return recipe_problems(recipe, networks[0], tuple(networks[1:])) if len(networks) == len(found) else []
