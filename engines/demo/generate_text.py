@@ -44,8 +44,8 @@ class Writer:
     def __init__(self, target: Path, dtype: torch.dtype) -> None:
         """Load the model directory `target`."""
         self.tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(target)
-        self.model: LlamaForCausalLM = AutoModelForCausalLM.from_pretrained(target, dtype=dtype).eval()
-        self.stop = int(self.tokenizer.convert_tokens_to_ids("<|im_end|>"))
+        self.model: LlamaForCausalLM = AutoModelForCausalLM.from_pretrained(target, dtype=dtype)
+        (self.stop,) = self.tokens("<|im_end|>")
         self.generator = torch.Generator()
 
     @torch.inference_mode()
@@ -96,6 +96,16 @@ class Writer:
             answer.top_logprobs.append(values[row])
         return chosen
 
+    def chat_tokens(self, messages: list[dict[str, str]]) -> tuple[int, ...]:
+        """The conversation in the target's chat template, ready for its answer."""
+        return self.tokens(
+            str(self.tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False))
+        )
+
+    def tokens(self, text: str) -> tuple[int, ...]:
+        """The tokens of a text that is in the chat template already."""
+        return tuple(self.tokenizer.encode(text, add_special_tokens=False))
+
     def pack_jobs(self, temperature: float, max_tokens: int) -> list[Job]:
         """One job for each training prompt of the pack; any other split is refused."""
         jobs = []
@@ -103,16 +113,16 @@ class Writer:
             record = json.loads(line)
             if record["split"] != "train":
                 raise SystemExit(f"{record['id']} is no training prompt: a draft must not see what it is measured on")
-            tokens = self.tokenizer.apply_chat_template(record["messages"], add_generation_prompt=True)["input_ids"]
-            jobs.append(Job(record["id"], tuple(tokens), min(record["max_tokens"], max_tokens), temperature))
+            tokens = self.chat_tokens(record["messages"])
+            jobs.append(Job(record["id"], tokens, min(record["max_tokens"], max_tokens), temperature))
         return jobs
 
     def own_jobs(self, name: str, count: int, max_tokens: int) -> list[Job]:
         """Jobs whose prompts the target makes up: it goes on after `<|im_start|>user`; unfinished ones are dropped."""
         chat = self.tokenizer.apply_chat_template([{"role": "user", "content": "@"}], tokenize=False)
-        start = self.tokenizer(str(chat).split("@")[0], add_special_tokens=False).input_ids
-        turn = self.tokenizer("\n<|im_start|>assistant\n", add_special_tokens=False).input_ids
-        asked = self.write([Job(f"{name}-{i:02d}", tuple(start), OWN_PROMPT_TOKENS, 1.0) for i in range(count)])
+        start = self.tokens(str(chat).split("@")[0])
+        turn = self.tokens("\n<|im_start|>assistant\n")
+        asked = self.write([Job(f"{name}-{i:02d}", start, OWN_PROMPT_TOKENS, 1.0) for i in range(count)])
         return [
             Job(f"{name}-{i:02d}", (*start, *answer.tokens, *turn), max_tokens, 0.8 if i % 2 else 0.0)
             for i, answer in enumerate(asked)

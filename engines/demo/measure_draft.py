@@ -21,8 +21,8 @@ def jobs_by_domain(writer: Writer, per_domain: int, max_tokens: int) -> dict[str
         record = json.loads(line)
         jobs = chosen.setdefault(record["domain"], [])
         if len(jobs) < per_domain:
-            ids = writer.tokenizer.apply_chat_template(record["messages"], add_generation_prompt=True)["input_ids"]
-            jobs.append(Job(record["id"], tuple(ids), min(record["max_tokens"], max_tokens), 0.0))
+            ids = writer.chat_tokens(record["messages"])
+            jobs.append(Job(record["id"], ids, min(record["max_tokens"], max_tokens), 0.0))
     return chosen
 
 
@@ -31,7 +31,7 @@ def agreements(draft: LlamaForCausalLM, job: Job, tokens: list[int]) -> list[boo
     """For each answer token: does the draft, given the true text before it, find it most likely?"""
     ids = torch.tensor([[*job.tokens, *tokens[:-1]]])
     likely = draft(ids).logits[0, len(job.tokens) - 1 :].argmax(-1)
-    return (likely == torch.tensor(tokens)).tolist()
+    return [int(guess) == token for guess, token in zip(likely, tokens, strict=True)]
 
 
 def steps_needed(agrees: list[bool], chain: int) -> int:
@@ -51,7 +51,7 @@ def steps_needed(agrees: list[bool], chain: int) -> int:
 def measure(target: Path, draft_directory: Path, per_domain: int, max_tokens: int) -> dict[str, dict[str, float]]:
     """Per domain and for all: answer tokens, share of tokens the draft finds, tokens per verification step."""
     writer = Writer(target, torch.float32)
-    draft: LlamaForCausalLM = AutoModelForCausalLM.from_pretrained(draft_directory, dtype=torch.float32).eval()
+    draft: LlamaForCausalLM = AutoModelForCausalLM.from_pretrained(draft_directory, dtype=torch.float32)
     table: dict[str, dict[str, float]] = {}
     all_steps = all_tokens = all_agreed = 0
     for domain, jobs in jobs_by_domain(writer, per_domain, max_tokens).items():
