@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from transformers import AutoModelForCausalLM, AutoTokenizer, DynamicCache, LlamaForCausalLM, PreTrainedTokenizerBase
+from transformers import AutoTokenizer, DynamicCache, LlamaForCausalLM, PreTrainedTokenizerBase
 
 TOP_K = 12
 HERE = Path(__file__).parent
@@ -44,7 +44,7 @@ class Writer:
     def __init__(self, target: Path, dtype: torch.dtype) -> None:
         """Load the model directory `target`."""
         self.tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(target)
-        self.model: LlamaForCausalLM = AutoModelForCausalLM.from_pretrained(target, dtype=dtype)
+        self.model: LlamaForCausalLM = LlamaForCausalLM.from_pretrained(target, dtype=dtype)
         (self.stop,) = self.tokens("<|im_end|>")
         self.generator = torch.Generator()
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 from engines.demo.generate_text import Job, Writer
-from transformers import AutoModelForCausalLM, LlamaForCausalLM
+from transformers import LlamaForCausalLM
 
 HERE = Path(__file__).parent
 CHAIN = 4
@@ -51,7 +51,7 @@ def steps_needed(agrees: list[bool], chain: int) -> int:
 def measure(target: Path, draft_directory: Path, per_domain: int, max_tokens: int) -> dict[str, dict[str, float]]:
     """Per domain and for all: answer tokens, share of tokens the draft finds, tokens per verification step."""
     writer = Writer(target, torch.float32)
-    draft: LlamaForCausalLM = AutoModelForCausalLM.from_pretrained(draft_directory, dtype=torch.float32)
+    draft: LlamaForCausalLM = LlamaForCausalLM.from_pretrained(draft_directory, dtype=torch.float32)
     table: dict[str, dict[str, float]] = {}
     all_steps = all_tokens = all_agreed = 0
     for domain, jobs in jobs_by_domain(writer, per_domain, max_tokens).items():
