@@ -79,7 +79,9 @@ def _add_making(commands: Commands) -> None:
         command = _command(commands, name, words)
         _recipe(command)
         command.add_argument("--workers", type=_count, default=2, help="steps at once (default: 2)")
-        command.add_argument("--memory-gib", type=float, help="memory for all steps together (default: half of it)")
+        command.add_argument(
+            "--memory-gib", type=float, help="memory for all steps together (default: half of what is free)"
+        )
         command.add_argument(
             "--check", action="store_true", help="make nothing; read all files again and compare hashes"
         )
@@ -96,7 +98,7 @@ def _add_proving(commands: Commands) -> None:
     serve.add_argument("--variant", help="which variant of the recipe")
     for name in ("http", "grpc", "metrics"):
         serve.add_argument(f"--{name}-port", type=_count, help="give all three ports, or none for free ones")
-    serve.add_argument("--log", type=Path, default=Path("draftyard-server.log"), help="log of the server")
+    serve.add_argument("--log", type=Path, help="log of the server (default: deploy/out/server.log)")
     _out(serve)
     verify = _command(commands, "verify", "prove of a recipe's repositories that speculation is lossless and pays")
     _recipe(verify)

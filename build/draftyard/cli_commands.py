@@ -120,7 +120,8 @@ def _serve(arguments: argparse.Namespace, call: tuple[str, ...]) -> int:
     if any(given) and not all(given):
         raise Failure("only some of the three ports are given", "give --http-port, --grpc-port and --metrics-port")
     repository = repository_to_serve(arguments.what, arguments.out, arguments.variant)
-    return serve(repository, log_path=arguments.log, ports=Ports(*given) if all(given) else None)
+    log_path = arguments.log or arguments.out / "deploy" / "out" / "server.log"
+    return serve(repository, log_path=log_path, ports=Ports(*given) if all(given) else None)
 
 
 def _verify(arguments: argparse.Namespace, call: tuple[str, ...]) -> int:
@@ -138,7 +139,7 @@ def _verify(arguments: argparse.Namespace, call: tuple[str, ...]) -> int:
 
 
 def _report(arguments: argparse.Namespace, call: tuple[str, ...]) -> int:
-    from draftyard.verbs.report import render
+    from draftyard.verbs.render import render
 
     print(render(arguments.report, arguments.html or arguments.report.with_suffix(".html")))
     return ExitCode.DONE

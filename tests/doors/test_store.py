@@ -178,8 +178,8 @@ def test_the_second_maker_waits_and_takes_what_the_first_made(tmp_path: Path) ->
     second = store_at(tmp_path).ensure(STEP, slow, tell)
     first.join(20)
     assert not second.made
-    assert len(told) == 1
     assert "waiting for process" in told[0]
+    assert len(set(told)) == 1
 
 
 def test_leftovers_of_the_dead_go_and_work_of_the_living_stays(tmp_path: Path) -> None:

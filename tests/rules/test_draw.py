@@ -90,6 +90,19 @@ def test_what_a_change_reaches(models: tuple[Source, Source], change: tuple[str,
     assert {label.split()[0] for label in changed(drawn(models), drawn(models, change))} == kinds
 
 
+@pytest.mark.parametrize("section", ["limits", "serving"])
+def test_no_option_is_without_effect(models: tuple[Source, Source], section: str) -> None:
+    document = yaml.safe_load(TEXT)
+    recipe = Recipe.model_validate(document)
+    part = getattr(recipe, section)
+    for name in type(part).model_fields:
+        value = getattr(part, name)
+        other = part.model_copy(update={name: 7 if value is None else value + 1})
+        changed_recipe = recipe.model_copy(update={section: other})
+        first, second = (draw(one, models[0], (models[1],), TOOLCHAIN, "0" * 64) for one in (recipe, changed_recipe))
+        assert changed(first, second), name
+
+
 def test_a_speculator_reaches_its_own_variant(models: tuple[Source, Source]) -> None:
     labels = changed(drawn(models), drawn(models, ("max_draft_len: 3", "max_draft_len: 4")))
     assert labels == {"engine ngram-fp32-cpu-tp1", "repository ngram-fp32-cpu-tp1"}

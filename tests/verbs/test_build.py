@@ -11,13 +11,16 @@ from pathlib import Path
 import pytest
 from tests.fakes.tiny_recipe import write_recipe
 
+from draftyard.doors.locks import exclusive
 from draftyard.doors.store import Store, StoreRoots
-from draftyard.nouns.blueprint import Step
+from draftyard.nouns.blueprint import Step, StepKind
 from draftyard.nouns.errors import Failure
+from draftyard.rules.capability import capability_problems
 from draftyard.rules.explain import StepState
 from draftyard.verbs.build import ENGINES, BuildOptions, build, check
-from draftyard.verbs.drawing import draw_recipe
+from draftyard.verbs.drawing import draw_recipe, read_recipe
 from draftyard.verbs.plan import plan
+from draftyard.verbs.prove import ProveOptions, prove
 from draftyard.verbs.repositories import packaged, repository_to_serve
 
 PACKAGE = Path(__file__).parents[2] / "build"
@@ -157,6 +160,53 @@ def test_two_builds_at_once_make_each_artefact_once(tmp_path: Path) -> None:
     built = [label for _, errors in outputs for label in re.findall(r"^built  (.*?)  ", errors, re.MULTILINE)]
     assert len(built) == len(set(built)) == STEPS
     assert leftovers(out) == []
+
+
+def test_an_interrupt_ends_a_build_that_waits_for_another(tmp_path: Path) -> None:
+    recipe, out = write_recipe(tmp_path), tmp_path / "out"
+    key = draw_recipe(recipe, None).blueprint.steps[0].key
+    lock = StoreRoots(out).folder(StepKind.CHECKPOINT) / ".locks" / f"{key}.lock"
+    with exclusive(lock, lambda who: None):
+        program = start_package(recipe, out)
+        assert program.stderr is not None
+        while "waiting for process" not in (line := program.stderr.readline()):
+            assert line
+        program.send_signal(signal.SIGINT)
+        _, errors = program.communicate(timeout=30)
+    assert program.returncode == 130
+    assert errors.splitlines()[-1] == "interrupted"
+    assert leftovers(out) == []
+
+
+def test_an_unwritable_place_is_the_environment(tmp_path: Path) -> None:
+    recipe = write_recipe(tmp_path)
+    with pytest.raises(Failure, match="cannot be made") as caught:
+        build(recipe, BuildOptions(Path("/proc/draftyard")), Recorder())
+    assert caught.value.code == 3
+
+
+def test_the_recipes_of_the_project_are_valid() -> None:
+    recipes = sorted((PACKAGE.parent / "engines" / "recipes").glob("*.yaml"))
+    assert recipes
+    for path in recipes:
+        assert capability_problems(read_recipe(path).recipe) == []
+
+
+def test_what_is_verified_has_the_limits_of_its_repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    recipe, out = write_recipe(tmp_path), tmp_path / "out"
+    build(recipe, BuildOptions(out), Recorder())
+    asked: dict[str, object] = {}
+    monkeypatch.setattr("draftyard.verbs.prove.verify", lambda **words: asked.update(words))
+    prove(recipe, ProveOptions(out, None, False, ("ngram-fp32-cpu-tp1", "none-fp32-cpu-tp1")), print)
+    served = asked["repositories"]
+    assert isinstance(served, tuple)
+    assert [(one.name, one.max_input_len, one.max_seq_len, one.max_draft_len) for one in served] == [
+        ("none-fp32-cpu-tp1", 32, 64, 0),
+        ("ngram-fp32-cpu-tp1", 32, 64, 3),
+    ]
+    assert asked["prompts"] == tmp_path / "prompts"
+    assert asked["artifact_directory"] == out / "deploy" / "out" / "tiny"
+    assert asked["reuse_evidence"] is True
 
 
 def test_a_source_that_changes_under_the_build_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,19 +12,16 @@ POLL_S = 0.05
 
 
 @contextmanager
-def exclusive(path: Path, tell_waiting: Callable[[str], None]) -> Iterator[None]:
-    """Hold the lock file `path`; `tell_waiting` is told once who holds it, when it must be waited for.
+def exclusive(path: Path, waiting: Callable[[str], None]) -> Iterator[None]:
+    """Hold the lock file `path`; `waiting` is told again and again who holds it, and may raise to give up.
 
     The file stays: removing it would let two holders lock two files of the same name.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
     try:
-        told = False
         while not _taken(descriptor):
-            if not told:
-                tell_waiting(_holder(descriptor))
-                told = True
+            waiting(_holder(descriptor))
             # Polled, because a blocking call in a worker thread cannot be interrupted.
             time.sleep(POLL_S)
         os.ftruncate(descriptor, 0)

@@ -91,10 +91,14 @@ def _load_cache(cache: Path | None) -> dict[str, str]:
 
 
 def _save_cache(cache: Path, hashes: Mapping[str, str]) -> None:
-    cache.mkdir(parents=True, exist_ok=True)
     beside = cache / f"{_CACHE_NAME}.{os.getpid()}"
-    beside.write_text(json.dumps(hashes, indent=1, sort_keys=True), encoding="utf-8")
-    beside.replace(cache / _CACHE_NAME)
+    try:
+        cache.mkdir(parents=True, exist_ok=True)
+        beside.write_text(json.dumps(hashes, indent=1, sort_keys=True), encoding="utf-8")
+        beside.replace(cache / _CACHE_NAME)
+    except OSError:
+        # Only a cache: without it the files are hashed again next time.
+        return
 
 
 def _refuse_foreign_layout(directory: Path) -> None:

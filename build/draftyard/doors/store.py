@@ -95,6 +95,7 @@ class Store:
     def ensure(self, step: Step, fill: Fill, tell: Tell) -> Ensured:
         """The artefact of this step, made now when it is not there; one maker at a time, others wait and take it.
 
+        While it waits, `tell` gets the same line again and again, and may raise to give up.
         Failure of the maker passes on; no space and other errors of the disk become a Failure of the environment.
         Nothing of an unfinished artefact stays.
         """

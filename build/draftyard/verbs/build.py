@@ -1,6 +1,5 @@
 """Makes what a recipe asks for: checkpoints, engines and, when asked to package, repositories."""
 
-import os
 import platform
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -9,6 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from draftyard import __version__
+from draftyard.doors.host import read_host
 from draftyard.doors.recipe_files import remember
 from draftyard.doors.store import Store, StoreRoots
 from draftyard.nouns.blueprint import Step, StepKind
@@ -104,6 +104,5 @@ def _jobs(missing: tuple[Step, ...], drawing: Drawing) -> tuple[Job, ...]:
 
 
 def _bounds(options: BuildOptions) -> Bounds:
-    """Without a bound given, half of the machine's memory."""
-    half = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
-    return Bounds(options.workers, options.memory_bytes or half)
+    """Without a bound given, half of the memory that is free now."""
+    return Bounds(options.workers, options.memory_bytes or read_host(options.out).available_bytes // 2)

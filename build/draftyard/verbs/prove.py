@@ -26,6 +26,7 @@ def prove(recipe: Path, options: ProveOptions, show: Show) -> Report:
     """Serve, check and measure each variant; the report holds the exit code. Failure as for `verify`."""
     drawing, found = packaged(recipe, options.out, options.variants)
     settings = drawing.file.recipe
+    place = "" if options.out == Path() else f" --out {options.out}"
     return verify(
         repositories=tuple(_served(one, drawing) for one in found),
         verify=settings.verify,
@@ -33,7 +34,7 @@ def prove(recipe: Path, options: ProveOptions, show: Show) -> Report:
         artifact_directory=options.artifact_directory or options.out / "deploy" / "out" / settings.name,
         reuse_evidence=not options.again,
         show=show,
-        reproduce=(f"draftyard package {recipe}", f"draftyard verify {recipe} --again"),
+        reproduce=(f"draftyard package {recipe}{place}", f"draftyard verify {recipe}{place} --again"),
     )
 
 

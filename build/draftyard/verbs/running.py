@@ -109,9 +109,18 @@ def _run(job: Job, store: Store, input_path: Callable[[str], Path], watcher: Wat
         sources = tuple(Path(source) for source in step.sources)
         return job.make(step, Workplace(staging, input_path, sources, progress))
 
+    told: set[str] = set()
+
+    def tell_once(words: str) -> None:
+        if stop.is_set():
+            raise _Stopped
+        if words not in told:
+            told.add(words)
+            watcher.told(words)
+
     began = time.monotonic()
     watcher.started(step)
-    ensured = store.ensure(step, fill, watcher.told)
+    ensured = store.ensure(step, fill, tell_once)
     watcher.finished(step, ensured.made, time.monotonic() - began)
 
 
