@@ -10,7 +10,7 @@ from tests.fakes.triton_entry.server import Pace, Running, scripted_entry
 from draftyard.doors.endpoint import Endpoint, fetch_metrics
 from draftyard.nouns.errors import ExitCode, Failure
 from draftyard.nouns.timeline import CountSource, EndMark, EntryRequest, Outcome, Timeline, TokenEvent
-from draftyard.rules.acceptance import accepted_by_step
+from draftyard.rules.acceptance_figures import accepted_by_step
 from draftyard.rules.measure import inter_chunk_gaps, tpot_s, ttft_s
 
 

@@ -13,7 +13,7 @@ from draftyard.nouns.lane import Lane, SpeculatorKind
 from draftyard.nouns.network import Precision
 from draftyard.nouns.recipe import DraftTargetSpeculator, Limits, NgramSpeculator, Serving, Speculator
 from draftyard.nouns.repository import LogitsType, RepositoryPlan
-from draftyard.rules.triton import repository_parameters
+from draftyard.rules.triton_repository import repository_parameters
 from draftyard.verbs.compile import make_engine
 from draftyard.verbs.inspect import inspect
 from draftyard.verbs.making import Workplace

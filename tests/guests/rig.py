@@ -21,7 +21,7 @@ from draftyard.doors.shipped_files import copy_guest
 from draftyard.doors.triton import RunningServer, embedded_server
 from draftyard.nouns.lane import Lane, SpeculatorKind
 from draftyard.nouns.repository import LogitsType, RepositoryPlan
-from draftyard.rules.triton import draw_repository
+from draftyard.rules.triton_repository import draw_repository
 
 FAKE_ENGINE = Path(__file__).resolve().parents[1] / "fakes" / "triton_engine" / "1"
 NUMBERS = {np.int32: "INT32", np.float32: "FP32", np.uint64: "UINT64", np.bool_: "BOOL"}

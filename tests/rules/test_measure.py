@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from draftyard.nouns.timeline import Outcome, Timeline, TokenEvent
-from draftyard.rules import acceptance, measure, statistics
+from draftyard.rules import acceptance_figures, measure, statistics
 
 FOUR_CHUNKS = ((0.10, 1), (0.15, 3), (0.20, 2), (0.25, 4))
 
@@ -95,7 +95,7 @@ def test_only_complete_answers_are_measured() -> None:
 
 def test_acceptance_under_each_of_its_names() -> None:
     one = timeline((0.1, 1), (0.2, 3), (0.3, 1), (0.4, 4), (0.5, 2), drafted=16, accepted=6)
-    found = acceptance.pooled_acceptance([one], 4)
+    found = acceptance_figures.pooled_acceptance([one], 4)
     assert found.mean_accepted_per_step == 1.5
     assert found.acceptance_length == 2.5
     assert found.acceptance_rate == 6 / 16
@@ -107,35 +107,35 @@ def test_acceptance_under_each_of_its_names() -> None:
 def test_an_answer_that_ends_inside_the_drafts() -> None:
     """Verified block [d1, end, d3, d4, bonus]: two tokens are emitted, both of them drafts."""
     one = timeline((0.1, 1), (0.2, 2), drafted=4, accepted=2)
-    assert acceptance.accepted_by_step(one) == (2,)
-    found = acceptance.pooled_acceptance([one], 4)
+    assert acceptance_figures.accepted_by_step(one) == (2,)
+    found = acceptance_figures.pooled_acceptance([one], 4)
     assert (found.accepted, found.mean_accepted_per_step, found.histogram) == (2, 2.0, (0, 0, 1, 0, 0))
 
 
 def test_a_total_that_contradicts_the_stream_is_counted_apart() -> None:
     wrong = timeline((0.1, 1), (0.2, 2), drafted=8, accepted=6)
     right = timeline((0.1, 1), (0.2, 3), drafted=4, accepted=2)
-    found = acceptance.pooled_acceptance([wrong, right], 4)
+    found = acceptance_figures.pooled_acceptance([wrong, right], 4)
     assert (found.requests, found.inconsistent_requests, found.steps, found.accepted) == (2, 1, 1, 2)
 
 
 def test_the_rate_divides_by_what_was_drafted() -> None:
     one = timeline((0.1, 1), (0.2, 4), (0.3, 5), (0.4, 3), drafted=10, accepted=9)
-    assert acceptance.pooled_acceptance([one], 4).acceptance_rate == 0.9
+    assert acceptance_figures.pooled_acceptance([one], 4).acceptance_rate == 0.9
     with pytest.raises(ValueError, match="impossible"):
-        acceptance.acceptance_rate(9, 6)
+        acceptance_figures.acceptance_rate(9, 6)
 
 
 def test_no_drafts_have_no_rate() -> None:
     one = timeline((0.1, 1), (0.2, 1), (0.3, 1), drafted=0, accepted=0)
-    found = acceptance.pooled_acceptance([one], 4)
+    found = acceptance_figures.pooled_acceptance([one], 4)
     assert (found.acceptance_rate, found.acceptance_length) == (None, 1.0)
 
 
 def test_the_pooled_length_is_not_the_mean_of_lengths() -> None:
     long = timeline((0.1, 1), *((0.1 + 0.01 * step, 1) for step in range(1, 10)), drafted=0, accepted=0)
     short = timeline((0.1, 1), (0.2, 4), drafted=3, accepted=3)
-    found = acceptance.pooled_acceptance([long, short], 3)
+    found = acceptance_figures.pooled_acceptance([long, short], 3)
     assert found.acceptance_length == pytest.approx(1.3)
     assert found.per_request_length is not None
     assert found.per_request_length.mean == pytest.approx(2.5)
@@ -143,12 +143,12 @@ def test_the_pooled_length_is_not_the_mean_of_lengths() -> None:
 
 @given(st.lists(st.integers(0, 6), min_size=1, max_size=60))
 def test_per_position_rates_multiply_to_the_share_that_got_so_far(steps: list[int]) -> None:
-    rates = acceptance.per_position(steps, 6)
+    rates = acceptance_figures.per_position(steps, 6)
     share = 1.0
     for position, rate in enumerate(rates, 1):
         share *= rate or 0.0
         assert share == pytest.approx(sum(count >= position for count in steps) / len(steps))
-    assert sum(acceptance.histogram(steps, 6)) == len(steps)
+    assert sum(acceptance_figures.histogram(steps, 6)) == len(steps)
 
 
 def test_percentiles_carry_their_sample_size() -> None:

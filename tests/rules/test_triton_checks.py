@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from tests.fakes.triton_repository import plan_of
 
 from draftyard.nouns.repository import ModelConfig, ModelName, ModelTensors, Repository, TritonType
-from draftyard.rules.triton import draw_repository
 from draftyard.rules.triton_checks import compatible_dims, placeholder_problems, repository_problems
 from draftyard.rules.triton_parameters import known_parameters, parameter_problems
+from draftyard.rules.triton_repository import draw_repository
 
 SOUND = draw_repository(plan_of())
 

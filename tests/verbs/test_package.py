@@ -20,7 +20,7 @@ from draftyard.doors.repository_files import read_repository
 from draftyard.doors.triton import embedded_server
 from draftyard.nouns.errors import Failure
 from draftyard.nouns.repository import RepositoryPlan
-from draftyard.rules.triton import draw_repository
+from draftyard.rules.triton_repository import draw_repository
 from draftyard.verbs.package import check_repository, make_repository
 
 GUESTS = ("postprocessing", "preprocessing", "tensorrt_llm_bls")

@@ -16,7 +16,7 @@ from draftyard.nouns.toolchain import Toolchain
 from draftyard.rules.agree import position_problems
 from draftyard.rules.capability import capability_problems, gpus_of
 from draftyard.rules.shards import sharding_problems
-from draftyard.rules.triton import repository_parameters
+from draftyard.rules.triton_repository import repository_parameters
 from draftyard.rules.trtllm import checkpoint_config, reference_engine_config
 
 

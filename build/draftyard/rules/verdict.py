@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from draftyard.nouns.report import Advice, Crossover, DomainResult, Interval, TierResult
 from draftyard.nouns.timeline import Arm, Outcome, RequestRecord
-from draftyard.rules.acceptance import pooled_acceptance
+from draftyard.rules.acceptance_figures import pooled_acceptance
 from draftyard.rules.arms import arm_result
 from draftyard.rules.measure import decode_tokens, e2e_s, ttft_s
 from draftyard.rules.statistics import interval, resample_indices

@@ -16,9 +16,9 @@ from draftyard.doors.tokenizer_files import read_tokenizer
 from draftyard.nouns.blueprint import Step
 from draftyard.nouns.errors import ExitCode, Failure, Problem, raise_problems
 from draftyard.nouns.repository import ModelConfig, ModelName, Repository, RepositoryPlan
-from draftyard.rules.triton import ENGINE_PLACE, TOKENIZER_PLACE, draw_repository
 from draftyard.rules.triton_checks import placeholder_problems, repository_problems
 from draftyard.rules.triton_engine import engine_problems
+from draftyard.rules.triton_repository import ENGINE_PLACE, TOKENIZER_PLACE, draw_repository
 from draftyard.verbs.making import Workplace
 
 GUESTS = (ModelName.PREPROCESSING, ModelName.POSTPROCESSING, ModelName.ENTRY)

@@ -19,7 +19,7 @@ from draftyard.nouns.prompt import Prompt
 from draftyard.nouns.recipe import Verify
 from draftyard.nouns.report import Environment, Losslessness, Report, TierResult, VariantResult
 from draftyard.nouns.timeline import RequestRecord
-from draftyard.rules.acceptance import pooled_acceptance
+from draftyard.rules.acceptance_figures import pooled_acceptance
 from draftyard.rules.definitions import DEFINITIONS, METHOD
 from draftyard.rules.gates import find_warnings, judge_gates, outcome_of, report_headline, variant_headline
 from draftyard.rules.load_plan import repeats

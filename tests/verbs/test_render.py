@@ -12,7 +12,7 @@ from draftyard.doors.report_page import print_summary
 from draftyard.nouns.errors import Failure
 from draftyard.nouns.report import Report
 from draftyard.rules.gates import report_headline
-from draftyard.verbs.report import render
+from draftyard.verbs.render import render
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "report" / "report.json"
 

@@ -13,8 +13,8 @@ from draftyard.nouns.errors import Failure
 from draftyard.nouns.lane import Lane
 from draftyard.nouns.recipe import Limits, Serving
 from draftyard.nouns.repository import LogitsType, ModelName, RepositoryPlan
-from draftyard.rules.triton import draw_repository, repository_parameters
 from draftyard.rules.triton_checks import repository_problems
+from draftyard.rules.triton_repository import draw_repository, repository_parameters
 
 GOLDEN = Path(__file__).resolve().parents[1] / "golden" / "repository"
 
