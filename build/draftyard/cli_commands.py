@@ -125,16 +125,19 @@ def _serve(arguments: argparse.Namespace, call: tuple[str, ...]) -> int:
 
 
 def _verify(arguments: argparse.Namespace, call: tuple[str, ...]) -> int:
-    from draftyard.cli_show import print_json, print_table, tell
+    from rich.console import Console
+
+    from draftyard.cli_show import print_json, tell
+    from draftyard.doors.report_page import print_summary
     from draftyard.verbs.prove import ProveOptions, prove
 
     options = ProveOptions(arguments.out, arguments.artifact_dir, arguments.again, tuple(arguments.variant))
-    report = prove(arguments.recipe, options, tell)
+    report, page = prove(arguments.recipe, options, tell)
     if arguments.format == "json":
         print_json(report.model_dump(mode="json"))
     else:
-        rows = [(variant.name, variant.headline) for variant in report.variants]
-        print_table(report.headline, ("variant", "headline"), rows)
+        print_summary(report, Console(stderr=True))
+        print(f"report: {page}")
     return report.exit_code
 
 

