@@ -7,7 +7,7 @@ from draftyard.nouns.report import Report
 from draftyard.nouns.repository import RepositoryPlan
 from draftyard.verbs.drawing import Drawing
 from draftyard.verbs.perf import Show
-from draftyard.verbs.report import render
+from draftyard.verbs.render import render
 from draftyard.verbs.repositories import Packaged, packaged
 from draftyard.verbs.smoke import ServedVariant
 from draftyard.verbs.verify import verify
