@@ -197,6 +197,7 @@ def test_what_is_verified_has_the_limits_of_its_repository(tmp_path: Path, monke
     build(recipe, BuildOptions(out), Recorder())
     asked: dict[str, object] = {}
     monkeypatch.setattr("draftyard.verbs.prove.verify", lambda **words: asked.update(words))
+    monkeypatch.setattr("draftyard.verbs.prove.render", lambda report, page: page)
     prove(recipe, ProveOptions(out, None, False, ("ngram-fp32-cpu-tp1", "none-fp32-cpu-tp1")), print)
     served = asked["repositories"]
     assert isinstance(served, tuple)

@@ -24,5 +24,5 @@ class Workplace:
     progress: Progress
 
 
-# A maker fills the staging directory and returns notes for the receipt; it raises Failure and leaves the rest to the store.
+# Fills the staging directory and returns notes for the receipt; raises Failure and leaves the rest to the store.
 Maker: TypeAlias = Callable[[Step, Workplace], tuple[str, ...]]
