@@ -149,6 +149,9 @@ def test_verified_rows_have_the_bits_of_single_rows_in_float16_products(tmp_path
         ({"moe": {"num_experts": 4}}, "experts"),
         ({"quantization": {"quant_algo": "FP8"}}, "FP8"),
         ({"rotary_scaling": {"type": "longrope"}}, "longrope"),
+        ({"rotary_scaling": {"type": "dynamic", "factor": 2.0}, "max_position_embeddings": 100}, "dynamic"),
+        ({"sliding_window": 64}, "64"),
+        ({"use_parallel_embedding": True}, "embedding"),
     ],
 )
 def test_what_cannot_be_executed_is_refused_by_name(tmp_path: Path, change: dict[str, object], part: str) -> None:

@@ -114,6 +114,29 @@ def test_draft_length_is_the_requests_and_stops_with_the_budget(directories: dic
     assert last(run(engine, [ask("a", prompt, 3)])["a"]).statistics.drafted == 1
 
 
+@pytest.mark.parametrize("draft_vocabulary", [80, 96, 128])
+def test_a_draft_with_other_padding_rows_is_served(
+    tmp_path: Path, directories: dict[str, Path], draft_vocabulary: int, model: LlamaForCausalLM
+) -> None:
+    """Rows beyond the smaller vocabulary are padding: never proposed, and no reason to refuse or to break."""
+    draft = random_llama(vocab_size=draft_vocabulary)
+    path = write_engine(tmp_path / "engine", model, speculator=DRAFT_TARGET, draft=draft)
+    requests = [ask(str(place), prompt, 40) for place, prompt in enumerate([*random_prompts(3), [95, 1, 2]])]
+    requests.append(ask("sampled", [1, 2, 3], 40, sampling=SAMPLED))
+    plain, speculative = run(loaded(directories["none"]), requests), run(loaded(path), requests)
+    for request in requests[:-1]:
+        assert tokens_of(speculative[request.request_id]) == tokens_of(plain[request.request_id])
+    assert last(speculative["sampled"]).finish_reason is FinishReason.LENGTH
+
+
+def test_logits_that_are_no_numbers_end_the_sequence_with_an_error(tmp_path: Path) -> None:
+    broken = random_llama()
+    broken.model.norm.weight.data[:] = float("nan")
+    events = run(loaded(write_engine(tmp_path / "engine", broken)), [ask("a", [1, 2], 3)])["a"]
+    assert last(events).finish_reason is FinishReason.ERROR
+    assert "numbers" in events[-1].error
+
+
 class FixedDrafts:
     """A speculator that proposes what the test says, once."""
 
@@ -143,8 +166,8 @@ def test_nothing_behind_an_end_id_is_emitted_or_counted(directories: dict[str, P
     statistics = last(events).statistics
     assert events[-1].finish_reason is FinishReason.END_ID
     assert (statistics.steps, statistics.accepted) == (1, 2)
-    assert statistics.accepted_by_position[:2] == (1, 1)
-    assert sum(statistics.accepted_by_position[2:]) == 0
+    assert statistics.accepted_by_position == statistics.drafted_by_position == (1, 1)
+    assert statistics.accepted_before_cut == 4, "kept apart: what verification alone would have said"
 
 
 def test_stop_sequences_end_behind_their_last_token(directories: dict[str, Path]) -> None:

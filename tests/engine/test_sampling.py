@@ -52,8 +52,9 @@ def test_frequency_counts_occurrences_and_presence_does_not() -> None:
 
 
 def test_end_ids_are_forbidden_before_min_tokens() -> None:
-    asked = request(sampling=SamplingParameters(min_tokens=2), end_ids=(0, 2))
+    asked = request(sampling=SamplingParameters(min_tokens=2), end_ids=(0,), stop_sequences=((2,), (3, 4)))
     assert adjusted(LOGITS, asked, [0, 1])[[0, 2]].tolist() == [float("-inf")] * 2
+    assert adjusted(LOGITS, asked, [0, 1])[[3, 4]].tolist() == [0.0, -1.0]
     assert adjusted(LOGITS, asked, [0, 1, 1]).tolist() == LOGITS.tolist()
 
 

@@ -27,6 +27,7 @@ class DecoderShape:
     rotary_base: float
     rotary_scaling: Mapping[str, Json]
     max_positions: int
+    sliding_window: int | None
     qk_norm: bool
     tp_size: int
     pp_size: int
@@ -106,6 +107,7 @@ def decoder_shape(pretrained: Mapping[str, Json]) -> DecoderShape:
         rotary_base=real(pretrained, "rotary_base"),
         rotary_scaling=scaling,
         max_positions=integer(pretrained, "max_position_embeddings"),
+        sliding_window=integer(pretrained, "sliding_window") if pretrained.get("sliding_window") else None,
         qk_norm=bool(pretrained.get("qk_layernorm", False)),
         tp_size=integer(mapping, "tp_size", 1),
         pp_size=integer(mapping, "pp_size", 1),
@@ -122,6 +124,7 @@ def _refuse_unknown(pretrained: Mapping[str, Json], scaling: Mapping[str, Json])
         f"dtype {pretrained.get('dtype')!r}": pretrained.get("dtype") not in ("float32", "float16", "bfloat16"),
         f"quantisation {algorithm!r}": algorithm is not None,
         "mixture of experts": bool(pretrained.get("moe")),
+        "an embedding that is split over ranks": bool(pretrained.get("use_parallel_embedding")),
         f"activation {pretrained.get('hidden_act')!r}": pretrained.get("hidden_act") not in ("silu", "swiglu"),
         f"rotary scaling {kind!r}": kind not in ROTARY_KINDS,
         f"positions {pretrained.get('position_embedding_type')!r}": pretrained.get(

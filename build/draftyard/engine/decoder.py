@@ -60,29 +60,41 @@ def run_mask(run: Run) -> Tensor | None:
 
 
 class KeyValueCache:
-    """Keys and values [layers, slots, kv_heads, positions, head_size]; memory is touched only where written."""
+    """Keys and values: per layer one row per slot and position, keys of all KV heads before values.
+
+    Memory is touched only where it is written, so what a slot never holds costs nothing on a CPU.
+    """
 
     def __init__(
         self, shape: DecoderShape, slots: int, positions: int, device: torch.device, dtype: torch.dtype
     ) -> None:
-        size = (shape.layers, slots, shape.kv_heads, positions, shape.head_size)
-        self.keys = torch.zeros(size, dtype=dtype, device=device)
-        self.values = torch.zeros(size, dtype=dtype, device=device)
+        self.positions = positions
+        size = (slots * positions, 2 * shape.kv_heads * shape.head_size)
+        self.rows = [torch.zeros(size, dtype=dtype, device=device) for _ in range(shape.layers)]
+
+
+@dataclass(frozen=True, slots=True)
+class _Span:
+    """The packed rows `begin` to `end` of one run, the cache rows it looks at, and its mask over them."""
+
+    begin: int
+    end: int
+    first: int
+    last: int
+    mask: Tensor | None
 
 
 @dataclass(frozen=True, slots=True)
 class _Pass:
-    """Index tensors that all layers of one pass share; a run is (begin row, end row, slot, tokens, mask)."""
+    """Index tensors that all layers of one pass share."""
 
-    slots: Tensor
     places: Tensor
-    cosines: Tensor
-    sines: Tensor
-    runs: tuple[tuple[int, int, int, int, Tensor | None], ...]
+    rotations: Tensor
+    spans: tuple[_Span, ...]
 
 
 class Decoder:
-    """Weights, rotary table and cache of one network."""
+    """Weights, rotations and cache of one network."""
 
     def __init__(
         self, shape: DecoderShape, weights: DecoderWeights, slots: int, positions: int, device: torch.device
@@ -91,7 +103,7 @@ class Decoder:
         self._weights = weights
         self._device = device
         self._type = weights.final_norm.dtype
-        self._cosines, self._sines = rotary_table(shape, positions, device)
+        self._rotations = rotary_table(shape, positions, device)
         self.cache = KeyValueCache(shape, slots, positions, device, self._type)
 
     def forward(self, runs: Sequence[Run]) -> Tensor:
@@ -99,9 +111,9 @@ class Decoder:
         ids = torch.tensor([token for run in runs for token in run.token_ids], device=self._device)
         hidden = functional.embedding(ids, self._weights.embedding).to(self._type)
         shared = self._prepare(runs)
-        for layer, weights in enumerate(self._weights.layers):
-            hidden = hidden + self._attention(layer, weights, self._norm(hidden, weights.input_norm), shared)
-            hidden = hidden + self._feed_forward(weights, self._norm(hidden, weights.post_norm))
+        for weights, cached in zip(self._weights.layers, self.cache.rows, strict=True):
+            hidden += self._attention(weights, cached, self._norm(hidden, weights.input_norm), shared)
+            hidden += self._feed_forward(weights, self._norm(hidden, weights.post_norm))
         rows = _wanted_rows(runs)
         if len(rows) != len(ids):
             hidden = hidden[torch.tensor(rows, dtype=torch.long, device=self._device)]
@@ -111,57 +123,62 @@ class Decoder:
         return functional.rms_norm(x, (x.shape[-1],), weight, self.shape.norm_epsilon)
 
     def _prepare(self, runs: Sequence[Run]) -> _Pass:
-        slots = [run.slot for run in runs for _ in run.token_ids]
-        places = [run.start + index for run in runs for index in range(len(run.token_ids))]
-        positions = torch.tensor([run.start + depth for run in runs for depth in run_depths(run)], device=self._device)
-        cuts, begin = [], 0
+        positions: list[int] = []
+        places: list[int] = []
+        spans: list[_Span] = []
+        begin = 0
         for run in runs:
+            count, first = len(run.token_ids), run.slot * self.cache.positions
+            positions.extend([run.start + depth for depth in run_depths(run)])
+            places.extend(range(first + run.start, first + run.end))
             mask = run_mask(run)
             folded = None if mask is None else mask.repeat(self.shape.group, 1).to(self._device, self._type)
-            cuts.append((begin, begin + len(run.token_ids), run.slot, run.end, folded))
-            begin += len(run.token_ids)
-        return _Pass(
-            slots=torch.tensor(slots, device=self._device),
-            places=torch.tensor(places, device=self._device),
-            cosines=self._cosines[positions].unsqueeze(1).to(self._type),
-            sines=self._sines[positions].unsqueeze(1).to(self._type),
-            runs=tuple(cuts),
-        )
+            spans.append(_Span(begin, begin + count, first, first + run.end, folded))
+            begin += count
+        index = torch.tensor([positions, places], device=self._device)
+        return _Pass(index[1], self._rotations[index[0]].unsqueeze(1), tuple(spans))
 
-    def _attention(self, layer: int, weights: LayerWeights, x: Tensor, shared: _Pass) -> Tensor:
+    def _attention(self, weights: LayerWeights, cached: Tensor, x: Tensor, shared: _Pass) -> Tensor:
         shape = self.shape
-        heads = weights.qkv(x).view(x.shape[0], shape.heads + 2 * shape.kv_heads, shape.head_size)
-        turned = self._turn(heads[:, : shape.heads + shape.kv_heads], weights, shared)
-        keys, values = self.cache.keys[layer], self.cache.values[layer]
-        keys[shared.slots, :, shared.places] = turned[:, shape.heads :]
-        values[shared.slots, :, shared.places] = heads[:, shape.heads + shape.kv_heads :]
-        mixed = torch.empty(x.shape[0], shape.heads, shape.head_size, dtype=self._type, device=self._device)
-        for begin, end, slot, length, mask in shared.runs:
-            mixed[begin:end] = self._attend(turned[begin:end, : shape.heads], keys[slot], values[slot], length, mask)
-        return weights.dense(mixed.view(x.shape[0], -1))
+        projected = weights.qkv(x)
+        heads = projected.view(x.shape[0], shape.heads + 2 * shape.kv_heads, shape.head_size)
+        self._turn(heads[:, : shape.heads + shape.kv_heads], weights, shared.rotations)
+        cached.index_copy_(0, shared.places, projected[:, shape.heads * shape.head_size :])
+        mixed = [self._attend(heads[span.begin : span.end, : shape.heads], cached, span) for span in shared.spans]
+        return weights.dense(mixed[0] if len(mixed) == 1 else torch.cat(mixed))
 
-    def _attend(self, queries: Tensor, keys: Tensor, values: Tensor, length: int, mask: Tensor | None) -> Tensor:
+    def _attend(self, queries: Tensor, cached: Tensor, span: _Span) -> Tensor:
         """Grouped-query attention: queries that share a KV head are folded into rows, so its keys are read once."""
         shape, count = self.shape, queries.shape[0]
+        context = cached[span.first : span.last].view(-1, 2, shape.kv_heads, shape.head_size)
+        keys, values = context.permute(1, 2, 0, 3).unsqueeze(1)
         folded = queries.view(count, shape.kv_heads, shape.group, shape.head_size).permute(1, 2, 0, 3)
         folded = folded.reshape(1, shape.kv_heads, shape.group * count, shape.head_size)
-        out = functional.scaled_dot_product_attention(
-            folded, keys[None, :, :length], values[None, :, :length], attn_mask=mask
-        )
-        unfolded = out.view(shape.kv_heads, shape.group, count, shape.head_size).permute(2, 0, 1, 3)
-        return unfolded.reshape(count, shape.heads, shape.head_size)
+        out = functional.scaled_dot_product_attention(folded, keys, values, attn_mask=span.mask)
+        if count == 1:
+            return out.reshape(1, -1)
+        return out.view(shape.heads, count, shape.head_size).transpose(0, 1).reshape(count, -1)
 
-    def _turn(self, heads: Tensor, weights: LayerWeights, shared: _Pass) -> Tensor:
-        """Norms of Qwen3, then the rotation by position, for queries and keys together."""
+    def _turn(self, heads: Tensor, weights: LayerWeights, rotations: Tensor) -> None:
+        """Norms of Qwen3, then the rotation by position, of queries and keys together and in place.
+
+        `read_weights` put the two halves of each rotated pair side by side, so a pair is one complex number. Narrow
+        types are turned in float32: they have no complex number of their own.
+        """
         if weights.q_norm is not None and weights.k_norm is not None:
             queries, keys = heads[:, : self.shape.heads], heads[:, self.shape.heads :]
-            heads = torch.cat((self._norm(queries, weights.q_norm), self._norm(keys, weights.k_norm)), dim=1)
-        first, second = heads.chunk(2, dim=-1)
-        return heads * shared.cosines + torch.cat((-second, first), dim=-1) * shared.sines
+            queries.copy_(self._norm(queries, weights.q_norm))
+            keys.copy_(self._norm(keys, weights.k_norm))
+        if heads.dtype is torch.float32:
+            torch.view_as_complex(heads.view(*heads.shape[:2], -1, 2)).mul_(rotations)
+            return
+        turned = torch.view_as_complex(heads.float().reshape(*heads.shape[:2], -1, 2)) * rotations
+        heads.copy_(torch.view_as_real(turned).flatten(-2))
 
     def _feed_forward(self, weights: LayerWeights, x: Tensor) -> Tensor:
-        activated, gate = weights.fc_gate(x).chunk(2, dim=-1)
-        return weights.proj(functional.silu(activated) * gate)
+        both = weights.fc_gate(x)
+        inner = self.shape.intermediate_size
+        return weights.proj(functional.silu(both[:, :inner]).mul_(both[:, inner:]))
 
 
 def _wanted_rows(runs: Sequence[Run]) -> list[int]:

@@ -3,6 +3,7 @@
 from collections.abc import Sequence as Many
 
 from torch import Tensor
+from torch.nn import functional
 
 from draftyard.engine.acceptance import Draft
 from draftyard.engine.decoder import Decoder, Run
@@ -11,17 +12,18 @@ from draftyard.engine.sequence import Sequence
 
 
 class _Chain:
-    """A draft in the making."""
+    """A draft in the making; the target has `vocabulary` tokens."""
 
-    def __init__(self, sequence: Sequence, wanted: int) -> None:
+    def __init__(self, sequence: Sequence, wanted: int, vocabulary: int) -> None:
         self.sequence = sequence
         self.wanted = wanted
+        self._vocabulary = vocabulary
         self.token_ids: list[int] = []
         self.probabilities: list[Tensor] = []
 
     def extend(self, logits: Tensor) -> None:
         """Choose the next token from the draft's logits [vocabulary], as the target will choose from its own."""
-        request = self.sequence.request
+        request, logits = self.sequence.request, self._fitted(logits)
         if request.sampling.greedy and not needs_history(request):
             self.token_ids.append(int(logits.argmax()))
             return
@@ -33,6 +35,13 @@ class _Chain:
         self.token_ids.append(draw(probabilities, self.sequence.generator))
         self.probabilities.append(probabilities)
 
+    def _fitted(self, logits: Tensor) -> Tensor:
+        """Rows beyond the other model's vocabulary are padding of one of the two embeddings: never proposed."""
+        missing = self._vocabulary - logits.shape[0]
+        if missing <= 0:
+            return logits[: self._vocabulary]
+        return functional.pad(logits, (0, missing), value=float("-inf"))
+
     def draft(self) -> Draft:
         """The finished draft."""
         return Draft(tuple(self.token_ids), tuple(self.probabilities) if self.probabilities else None)
@@ -41,14 +50,18 @@ class _Chain:
 class DraftProposer:
     """`cached` counts, per request, the leading tokens whose keys and values the draft's cache holds."""
 
-    def __init__(self, decoder: Decoder, max_num_tokens: int) -> None:
+    def __init__(self, decoder: Decoder, max_num_tokens: int, vocabulary: int) -> None:
+        self._vocabulary = vocabulary
         self._decoder = decoder
         self._max_num_tokens = max_num_tokens
         self._cached: dict[str, int] = {}
 
     def propose(self, sequences: Many[Sequence], most: Many[int]) -> list[Draft]:
-        """Chains of `most[i]` tokens; the sequences step together."""
-        chains = [_Chain(one, wanted) for one, wanted in zip(sequences, most, strict=True)]
+        """Chains of `most[i]` tokens; the sequences step together. A token unknown to the draft ends its drafting."""
+        chains = [
+            _Chain(one, wanted if self._knows(one) else 0, self._vocabulary)
+            for one, wanted in zip(sequences, most, strict=True)
+        ]
         active = [chain for chain in chains if chain.wanted > 0]
         if active:
             self._catch_up(active)
@@ -76,6 +89,10 @@ class DraftProposer:
     def forget(self, sequence: Sequence) -> None:
         """Drop what is known of the sequence."""
         self._cached.pop(sequence.request.request_id, None)
+
+    def _knows(self, sequence: Sequence) -> bool:
+        unseen = sequence.tokens[self._cached.get(sequence.request.request_id, 0) :]
+        return max(unseen) < self._decoder.shape.vocabulary
 
     def _catch_up(self, chains: Many[_Chain]) -> None:
         """Feed what the draft has not seen, in passes of at most `max_num_tokens`, and choose each first token."""

@@ -45,12 +45,7 @@ def load_engine(
     elif choice.kind is SpeculatorKind.DRAFT_TARGET:
         beside = directory / "draft"
         draft = _load_decoder(beside, _read_config(beside), limits, open_tensors, torch.device(device))
-        if draft.shape.vocabulary != decoder.shape.vocabulary:
-            raise Failure(
-                f"the draft has {draft.shape.vocabulary} token ids and the target {decoder.shape.vocabulary}",
-                "build with a draft that shares the target's vocabulary",
-            )
-        proposer = DraftProposer(draft, limits.max_num_tokens)
+        proposer = DraftProposer(draft, limits.max_num_tokens, decoder.shape.vocabulary)
     return ReferenceEngine(decoder, proposer, limits)
 
 
@@ -66,6 +61,11 @@ def _load_decoder(
     for path in paths:
         if not path.is_file():
             raise Failure(f"{path} is missing", "build the engine again", ExitCode.ENVIRONMENT)
+    if shape.sliding_window is not None and shape.sliding_window < limits.max_seq_len:
+        raise Failure(
+            f"attention of this model sees {shape.sliding_window} tokens, the engine takes {limits.max_seq_len}",
+            f"the reference lane has no sliding window: build with max_seq_len {shape.sliding_window} or less",
+        )
     weights = read_weights([open_tensors(path) for path in paths], shape, device)
     positions = limits.max_seq_len + limits.max_draft_len + 1
     return Decoder(shape, weights, limits.max_batch_size, positions, device)

@@ -1,5 +1,6 @@
 """One thread that steps an engine while there is work; others submit and cancel through it."""
 
+import logging
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -8,9 +9,11 @@ from draftyard.engine.reference import EngineStatus, ReferenceEngine
 from draftyard.nouns.errors import Failure
 from draftyard.nouns.generation import FinishReason, GenerationEvent, GenerationRequest
 
+_LOG = logging.getLogger(__name__)
+
 
 class EngineLoop:
-    """`deliver` is called on the loop's thread with every event and must not raise or block."""
+    """`deliver` is called on the loop's thread with every event and must not block; if it raises, its request ends."""
 
     def __init__(self, engine: ReferenceEngine, deliver: Callable[[GenerationEvent], None]) -> None:
         self._engine = engine
@@ -75,11 +78,18 @@ class EngineLoop:
         try:
             events = self._engine.step()
         except Exception as error:  # one bad step must not leave clients waiting for ever
-            for name in self._engine.drop_running():
-                self._fail(name, f"the engine failed: {type(error).__name__}: {error}")
-            return
+            events = self._engine.end_all(f"the engine failed: {type(error).__name__}: {error}")
         for event in events:
-            self._deliver(event)
+            self._hand_over(event)
 
     def _fail(self, request_id: str, error: str) -> None:
-        self._deliver(GenerationEvent(request_id, (), FinishReason.ERROR, None, error))
+        self._hand_over(GenerationEvent(request_id, (), FinishReason.ERROR, None, error))
+
+    def _hand_over(self, event: GenerationEvent) -> None:
+        """Deliver; a receiver that raises loses its own request, not the thread that serves all the others."""
+        try:
+            self._deliver(event)
+        except Exception:
+            _LOG.exception("the receiver of %s failed; its request is cancelled", event.request_id)
+            if event.finish_reason is None:
+                self._engine.cancel(event.request_id)

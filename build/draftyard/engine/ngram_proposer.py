@@ -3,8 +3,8 @@
 from collections.abc import Sequence as Many
 
 from draftyard.engine.acceptance import Draft
+from draftyard.engine.ngram_index import NgramIndex
 from draftyard.engine.sequence import Sequence
-from draftyard.rules.speculators.ngram import NgramIndex
 
 
 class NgramProposer:

@@ -89,29 +89,51 @@ class ReferenceEngine:
             self._release(sequence)
             self._cancelled.append(request_id)
 
-    def drop_running(self) -> tuple[str, ...]:
-        """Release every running sequence (after a failed step) and name them."""
-        names = tuple(self._running)
+    def end_all(self, message: str) -> tuple[GenerationEvent, ...]:
+        """End everything that waits, runs or was cancelled: the last resort when `step` itself is broken."""
+        names = [*self._cancelled, *(one.request_id for one in self._waiting), *self._running]
         for sequence in list(self._running.values()):
             self._release(sequence)
-        return names
+        self._waiting.clear()
+        self._cancelled.clear()
+        return tuple(GenerationEvent(name, (), FinishReason.ERROR, None, message) for name in names)
 
     @torch.inference_mode()
     def step(self) -> tuple[GenerationEvent, ...]:
-        """Admit, draft, run one pass, accept; returns one event for each sequence that got tokens or ended."""
+        """Admit, draft, run one pass, accept; returns one event for each sequence that got tokens or ended.
+
+        A fault in the pass ends the running sequences with an error, a fault in one sequence's verification that one;
+        waiting requests and later passes are not touched.
+        """
         events = [GenerationEvent(name, (), FinishReason.CANCELLED) for name in self._cancelled]
         self._cancelled.clear()
         self._admit()
-        planned = self._plan()
-        if planned:
-            self._steps_total += 1
-            logits = self._decoder.forward([one.run for one in planned])
-            begin = 0
-            for one in planned:
-                rows = len(one.run.token_ids) - one.run.logits_from
-                events.extend(self._advance(one, logits[begin : begin + rows]))
-                begin += rows
+        try:
+            planned = self._plan()
+            self._steps_total += 1 if planned else 0
+            logits = self._decoder.forward([one.run for one in planned]) if planned else torch.empty(0, 1)
+            numbers = logits.amax(dim=-1).isfinite().tolist()
+        except Exception as error:  # whatever broke, every client of this pass has to hear of it
+            return (*events, *(self._fail(one, error) for one in list(self._running.values())))
+        begin = 0
+        for one in planned:
+            end = begin + len(one.run.token_ids) - one.run.logits_from
+            events.extend(self._advance_safely(one, logits[begin:end], all(numbers[begin:end])))
+            begin = end
         return tuple(events)
+
+    def _advance_safely(self, one: _Planned, logits: torch.Tensor, numbers: bool) -> list[GenerationEvent]:
+        try:
+            if not numbers:
+                raise ArithmeticError("the logits are no finite numbers: the weights do not fit their type")
+            return self._advance(one, logits)
+        except Exception as error:  # one sequence's fault is no other's
+            return [self._fail(one.sequence, error)]
+
+    def _fail(self, sequence: Sequence, error: Exception) -> GenerationEvent:
+        self._release(sequence)
+        text = f"the engine failed: {type(error).__name__}: {error}"
+        return GenerationEvent(sequence.request.request_id, (), FinishReason.ERROR, sequence.statistics(), text)
 
     def _admit(self) -> None:
         """First come, first served; a request enters only when its whole length fits, so none is ever evicted."""

@@ -8,19 +8,33 @@ from torch import Tensor
 
 from draftyard.engine.configuration import DecoderShape
 from draftyard.nouns.digest import Json
+from draftyard.nouns.errors import Failure
 
 
-def rotary_table(shape: DecoderShape, positions: int, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Cosines and sines, each [positions, head_size], for the halves layout of GPT-NeoX.
+def pair_order(head_size: int) -> Tensor:
+    """Order of a head's rows that puts both halves of each rotated pair side by side.
+
+    Checkpoints keep pair i in rows i and i + head_size / 2 (GPT-NeoX); queries and keys that are reordered alike have
+    the same products.
+    """
+    return torch.arange(head_size).view(2, -1).t().reshape(-1)
+
+
+def rotary_table(shape: DecoderShape, positions: int, device: torch.device) -> Tensor:
+    """Complex numbers [positions, head_size / 2]: position p turns pair i by p times frequency i.
 
     Su et al., "RoFormer"; scalings as in Hugging Face transformers 5 `modeling_rope_utils` for the same key names.
+    `dynamic` changes nothing up to the trained length and is refused beyond it, where the angles of a token would
+    depend on how many follow.
     """
     kind = str(shape.rotary_scaling.get("rope_type", shape.rotary_scaling.get("type", "default")))
     base, factor = shape.rotary_base, _number(shape.rotary_scaling, "factor", 1.0)
     dimensions = shape.head_size
     if kind == "dynamic" and positions > shape.max_positions:
-        ratio = factor * positions / shape.max_positions - (factor - 1)
-        base *= ratio ** (dimensions / (dimensions - 2))
+        raise Failure(
+            f"dynamic rotary scaling is executed up to {shape.max_positions} positions, the engine has {positions}",
+            "build with a smaller max_seq_len",
+        )
     frequencies = base ** -(torch.arange(0, dimensions, 2, dtype=torch.float32) / dimensions)
     scale = 1.0
     if kind == "linear":
@@ -30,8 +44,7 @@ def rotary_table(shape: DecoderShape, positions: int, device: torch.device) -> t
     elif kind == "yarn":
         frequencies, scale = _yarn(frequencies, shape)
     angles = torch.outer(torch.arange(positions, dtype=torch.float32), frequencies)
-    both = torch.cat((angles, angles), dim=-1)
-    return (both.cos() * scale).to(device), (both.sin() * scale).to(device)
+    return torch.polar(torch.full_like(angles, scale), angles).to(device)
 
 
 def _llama3(frequencies: Tensor, scaling: Mapping[str, Json]) -> Tensor:

@@ -37,8 +37,10 @@ def adjusted(logits: Tensor, request: GenerationRequest, history: Sequence[int])
     if generated and (sampling.presence_penalty != 0.0 or sampling.frequency_penalty != 0.0):
         ids, counts = torch.unique(torch.tensor(generated, device=logits.device), return_counts=True)
         logits[ids] -= sampling.presence_penalty + sampling.frequency_penalty * counts.to(logits.dtype)
-    if len(generated) < sampling.min_tokens and request.end_ids:
-        logits[list(request.end_ids)] = float("-inf")
+    if len(generated) < sampling.min_tokens:
+        # A model's further end ids travel as stop sequences of one token.
+        ends = [*request.end_ids, *(stop[0] for stop in request.stop_sequences if len(stop) == 1)]
+        logits[ends] = float("-inf")
     for bad in request.bad_sequences:
         if len(history) >= len(bad) - 1 and tuple(history[len(history) - len(bad) + 1 :]) == bad[:-1]:
             logits[bad[-1]] = float("-inf")

@@ -23,6 +23,7 @@ class Sequence:
     steps: int = 0
     drafted: list[int] = field(default_factory=list)
     accepted: list[int] = field(default_factory=list)
+    accepted_before_cut: int = 0
 
     @property
     def generated(self) -> int:
@@ -51,9 +52,14 @@ class Sequence:
         return tuple(kept)
 
     def count(self, draft: Draft, accepted: int, emitted: int) -> None:
-        """Count one verification step; drafts behind the end of the sequence are not accepted ones."""
+        """Count one verification step; draft positions behind the last emitted token count for nothing.
+
+        `accepted_before_cut` keeps what was accepted whether or not the sequence ended within it.
+        """
         self.steps += 1
-        for index in range(len(draft.token_ids)):
+        self.accepted_before_cut += accepted
+        counted = len(draft.token_ids) if self.finish_reason is None else min(len(draft.token_ids), emitted)
+        for index in range(counted):
             if index == len(self.drafted):
                 self.drafted.append(0)
                 self.accepted.append(0)
@@ -63,7 +69,12 @@ class Sequence:
     def statistics(self) -> SpeculationStatistics:
         """Counts so far."""
         return SpeculationStatistics(
-            self.steps, sum(self.drafted), sum(self.accepted), tuple(self.drafted), tuple(self.accepted)
+            self.steps,
+            sum(self.drafted),
+            sum(self.accepted),
+            tuple(self.drafted),
+            tuple(self.accepted),
+            self.accepted_before_cut,
         )
 
     def _finish(self, token: int) -> FinishReason | None:

@@ -1,5 +1,6 @@
 """Weights of one decoder, put together from the rank files of a TensorRT-LLM checkpoint."""
 
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -9,6 +10,7 @@ from torch import Tensor
 
 from draftyard.engine.configuration import DecoderShape
 from draftyard.engine.linear import Linear, half_stored_available, make_linear
+from draftyard.engine.rotary import pair_order
 from draftyard.nouns.errors import ExitCode, Failure
 from draftyard.nouns.tensor import TensorFile, TensorType
 
@@ -75,7 +77,7 @@ class RankFiles:
         return pieces[0] if dim is None or len(pieces) == 1 else torch.cat(pieces, dim=dim)
 
     def qkv(self, layer: int, suffix: str) -> Tensor:
-        """[Q; K; V] rows of all heads; where ranks share a KV head its copies are dropped."""
+        """[Q; K; V] rows of all heads, those of Q and K in `pair_order`; copies of a shared KV head are dropped."""
         shape = self._shape
         q_rows = shape.heads // shape.tp_size * shape.head_size
         kv_rows = max(shape.kv_heads // shape.tp_size, 1) * shape.head_size
@@ -83,11 +85,11 @@ class RankFiles:
             torch.split(piece, [q_rows, kv_rows, kv_rows]) for piece in self.pieces(layer, f"attention.qkv.{suffix}")
         ]
         copies = max(shape.tp_size // shape.kv_heads, 1)
-        queries = [part[0] for part in parts]
-        keys, values = [part[1] for part in parts[::copies]], [part[2] for part in parts[::copies]]
-        return (
-            torch.cat(queries + keys + values) if len(parts) > 1 else self.pieces(layer, f"attention.qkv.{suffix}")[0]
-        )
+        order = pair_order(shape.head_size)
+        turned = [part[0] for part in parts] + [part[1] for part in parts[::copies]]
+        whole = torch.cat(turned)
+        paired = whole.view(-1, shape.head_size, *whole.shape[1:])[:, order].reshape(whole.shape)
+        return torch.cat([paired, *(part[2] for part in parts[::copies])])
 
     def _place(self, layer: int | None, name: str) -> tuple[str, list[int]]:
         """Full name and the ranks of the stage that holds it: embedding first, final norm and head last."""
@@ -108,7 +110,10 @@ class RankFiles:
         header = file.headers[name]
         if header.type not in TORCH_TYPES:
             raise Failure(f"{name} has the type {header.type}", "the reference lane reads F32, F16 and BF16")
-        return torch.frombuffer(file.read(name), dtype=TORCH_TYPES[header.type]).reshape(header.shape)
+        with warnings.catch_warnings():
+            # The mapping is read-only, and so is every use of it.
+            warnings.filterwarnings("ignore", message="The given buffer is not writable")
+            return torch.frombuffer(file.read(name), dtype=TORCH_TYPES[header.type]).reshape(header.shape)
 
 
 def _stage_starts(layers: int, pp_size: int) -> list[int]:
@@ -155,6 +160,7 @@ def _read_layer(
     def bias(name: str, dim: int | None) -> Tensor | None:
         return ranks.whole(layer, name, dim) if ranks.has(layer, name) else None
 
+    pairs = pair_order(shape.head_size)
     qkv_bias = ranks.qkv(layer, "bias") if ranks.has(layer, "attention.qkv.bias") else None
     fc, gate = ranks.whole(layer, "mlp.fc.weight", 0), ranks.whole(layer, "mlp.gate.weight", 0)
     fc_bias, gate_bias = bias("mlp.fc.bias", 0), bias("mlp.gate.bias", 0)
@@ -167,8 +173,8 @@ def _read_layer(
             torch.cat((fc, gate)), None if fc_bias is None or gate_bias is None else torch.cat((fc_bias, gate_bias))
         ),
         proj=linear(ranks.whole(layer, "mlp.proj.weight", 1), bias("mlp.proj.bias", None)),
-        q_norm=vector("attention.q_layernorm.weight") if shape.qk_norm else None,
-        k_norm=vector("attention.k_layernorm.weight") if shape.qk_norm else None,
+        q_norm=vector("attention.q_layernorm.weight")[pairs] if shape.qk_norm else None,
+        k_norm=vector("attention.k_layernorm.weight")[pairs] if shape.qk_norm else None,
     )
 
 

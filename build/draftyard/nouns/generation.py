@@ -60,6 +60,7 @@ class SpeculationStatistics:
 
     `steps` are verification steps, `drafted` the draft tokens that were verified, `accepted` those that were
     emitted; `drafted_by_position[i]` and `accepted_by_position[i]` count position i of the draft.
+    `accepted_before_cut` also counts what was accepted behind an end id or a stop sequence and never emitted.
     """
 
     steps: int = 0
@@ -67,6 +68,7 @@ class SpeculationStatistics:
     accepted: int = 0
     drafted_by_position: tuple[int, ...] = ()
     accepted_by_position: tuple[int, ...] = ()
+    accepted_before_cut: int = 0
 
     @property
     def acceptance_length(self) -> float | None:

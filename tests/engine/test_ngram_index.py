@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from draftyard.rules.speculators.ngram import NgramIndex
+from draftyard.engine.ngram_index import NgramIndex
 
 HISTORY = [1, 2, 3, 9, 1, 2, 3]
 
