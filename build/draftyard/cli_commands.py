@@ -125,18 +125,16 @@ def _serve(arguments: argparse.Namespace, call: tuple[str, ...]) -> int:
 
 
 def _verify(arguments: argparse.Namespace, call: tuple[str, ...]) -> int:
-    from rich.console import Console
-
     from draftyard.cli_show import print_json, tell
-    from draftyard.doors.report_page import print_summary
     from draftyard.verbs.prove import ProveOptions, prove
+    from draftyard.verbs.render import summarise
 
     options = ProveOptions(arguments.out, arguments.artifact_dir, arguments.again, tuple(arguments.variant))
     report, page = prove(arguments.recipe, options, tell)
     if arguments.format == "json":
         print_json(report.model_dump(mode="json"))
     else:
-        print_summary(report, Console(stderr=True))
+        summarise(report)
         print(f"report: {page}")
     return report.exit_code
 
