@@ -97,7 +97,7 @@ def bfloat16_bytes(values: NDArray[np.float32] | NDArray[np.float64]) -> memoryv
         raise ValueError("a weight is not finite")
     bits = single.view(np.uint32)
     rounded = bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))
-    return memoryview((rounded >> np.uint32(16)).astype("<u2").reshape(-1)).cast("B")
+    return (rounded >> np.uint32(16)).astype("<u2").reshape(-1).data.cast("B")
 
 
 def float32_of_bfloat16(data: memoryview, shape: tuple[int, ...]) -> NDArray[np.float32]:
