@@ -16,11 +16,11 @@ from pathlib import Path
 import safetensors
 import torch
 import transformers
+from engines.demo.training_text import HELD_OUT, Answer, Text, batches, candidates
 from safetensors import safe_open
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.nn import functional
-from training_text import HELD_OUT, Answer, Text, batches, candidates
 from transformers import LlamaConfig, LlamaModel
 
 HEAD_DIM = 64
@@ -76,7 +76,7 @@ class Draft(nn.Module):
                 num_key_value_heads=heads,
                 head_dim=HEAD_DIM,
                 rms_norm_eps=1e-5,
-                rope_theta=100000.0,
+                rope_parameters={"rope_type": "default", "rope_theta": 100000.0},
                 max_position_embeddings=8192,
                 pad_token_id=0,
                 use_cache=False,
@@ -87,7 +87,18 @@ class Draft(nn.Module):
     def forward(self, ids: Tensor, mask: Tensor) -> Tensor:
         """Final hidden states [sequences, positions, width] of right-padded `ids`."""
         embedded = self.dropout(functional.embedding(ids, self.embedding) @ self.project_in)
-        return self.dropout(self.body(inputs_embeds=embedded, attention_mask=mask).last_hidden_state)
+        hidden: Tensor = self.dropout(self.body(inputs_embeds=embedded, attention_mask=mask).last_hidden_state)
+        return hidden
+
+    def restore(self, weights: Path) -> None:
+        """Go on from stored weights of the same sizes."""
+        kept = {name: value.float() for name, value in load_file(weights).items()}
+        with torch.no_grad():
+            self.project_in.copy_(kept.pop("project_in"))
+            self.project_out.copy_(kept.pop("project_out"))
+        missing, unknown = self.body.load_state_dict(kept, strict=False)
+        if unknown or set(missing) - {"embed_tokens.weight"}:
+            raise SystemExit(f"{weights.name} holds another draft: {[*missing, *unknown][:4]}")
 
     def stored(self) -> dict[str, Tensor]:
         """What is kept: projections in float32, layers and norms rounded to bfloat16."""
@@ -110,7 +121,8 @@ def principal_directions(embedding: Tensor, width: int) -> tuple[Tensor, float]:
 def target_embedding(directory: Path) -> Tensor:
     """The target's embedding [vocabulary, hidden], rounded to bfloat16 as in the materialised target."""
     with safe_open(directory / "model.safetensors", framework="pt") as file:
-        return file.get_tensor("model.embed_tokens.weight").to(torch.bfloat16).float()
+        embedding: Tensor = file.get_tensor("model.embed_tokens.weight").to(torch.bfloat16).float()
+    return embedding
 
 
 def padded(batch: list[Answer]) -> tuple[Tensor, Tensor, Tensor]:
@@ -223,7 +235,7 @@ def train(draft: Draft, text: Text, settings: Settings) -> Iterator[dict[str, fl
                 group["lr"] = rate
             loss, count = batch_loss(draft, batch, ids_kept)
             optimiser.zero_grad()
-            loss.backward()
+            torch.autograd.backward(loss)
             nn.utils.clip_grad_norm_(draft.parameters(), 1.0)
             optimiser.step()
             total, tokens = total + loss.item() * count, tokens + count
@@ -312,6 +324,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--dropout", type=float, default=0.1)
     parser.add_argument("--seed", type=int, default=17)
     parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--go-on-from", type=Path, help="a draft's folder, whose weights are the start")
     parser.add_argument("--replay", type=Path, help="a receipt whose shards join in the same rounds again")
     return parser.parse_args()
 
@@ -326,6 +339,10 @@ def main() -> None:
     text = Text(options.text, replayed)
     text.join(0)
     draft = Draft(settings, target_embedding(options.target))
+    earlier: dict[str, object] = {}
+    if options.go_on_from:
+        draft.restore(options.go_on_from / "weights.safetensors")
+        earlier = {"went_on_from": json.loads((options.go_on_from / "receipt.json").read_text(encoding="utf-8"))}
     best, rounds = {"round": -1.0, "agreement": -1.0}, list[dict[str, float]]()
     kept = dict(draft.state_dict())
     for record in train(draft, text, settings):
@@ -333,11 +350,11 @@ def main() -> None:
         print(json.dumps(record), flush=True)
         if record["agreement"] > best["agreement"]:
             best, kept = record, {name: value.clone() for name, value in draft.state_dict().items()}
-            write(draft, facts(draft, settings, text, rounds) | {"kept_round": best["round"]}, options.out)
+            write(draft, facts(draft, settings, text, rounds) | earlier | {"kept_round": best["round"]}, options.out)
     draft.load_state_dict(kept)
     final = {"kept_round": best["round"], "held_out": asdict(measure(draft, text.held_out))}
     final |= {"held_out_sequences": len(text.held_out), "held_out_tokens": sum(len(a.answer) for a in text.held_out)}
-    write(draft, facts(draft, settings, text, rounds) | final, options.out)
+    write(draft, facts(draft, settings, text, rounds) | final | earlier, options.out)
     print(json.dumps(final))
 
 

@@ -43,8 +43,11 @@ def read_shard(path: Path) -> tuple[list[Answer], float]:
     tokens = np.split(kept["answer_tokens"].astype(np.int64), ends[:-1])
     ids = np.split(kept["top_ids"].astype(np.int64), ends[:-1])
     logs = np.split(kept["top_logprobs"], ends[:-1])
-    rows = zip(prompts, tokens, ids, logs, kept["temperatures"] > 0, strict=True)
-    read = [answer(p.tolist(), t.tolist(), torch.from_numpy(i), torch.from_numpy(v), bool(s)) for p, t, i, v, s in rows]
+    parts = zip(prompts, tokens, ids, logs, kept["temperatures"] > 0, strict=True)
+    read = [
+        answer(prompt.tolist(), text.tolist(), torch.from_numpy(top), torch.from_numpy(values), bool(warm))
+        for prompt, text, top, values, warm in parts
+    ]
     return read, float(kept["seconds"])
 
 
@@ -98,5 +101,7 @@ def batches(text: Sequence[Answer], size: int, count: int, draw: random.Random) 
 
 def candidates(answers: list[Answer]) -> Tensor:
     """Sorted ids that occur in the text or among the target's tops: training computes logits for these only."""
-    seen: set[int] = {token for a in answers for token in a.prompt + a.answer}
-    return torch.unique(torch.cat([torch.tensor(sorted(seen)), *(a.top_ids.flatten() for a in answers)]))
+    seen: set[int] = {token for one in answers for token in one.prompt + one.answer}
+    every = torch.cat([torch.tensor(sorted(seen)), *(one.top_ids.flatten() for one in answers)])
+    found: Tensor = torch.unique(every)
+    return found
