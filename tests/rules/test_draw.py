@@ -154,3 +154,10 @@ def test_memory_is_counted_from_configurations(models: tuple[Source, Source]) ->
     assert parts["logits"] == 2 * 50 * 4
     assert plain.total_bytes == sum(parts.values())
     assert {part.part: part.bytes for part in drafted.parts}["draft weights"] == models[1].parameter_count * 4
+
+
+def test_on_a_cpu_half_weights_have_a_cache_in_float32(models: tuple[Source, Source]) -> None:
+    blueprint = drawn(models, ("precisions: [fp32]", "precisions: [fp16]"))
+    parts = {part.part: part.bytes for part in variant_memory(blueprint, blueprint.variants[0]).parts}
+    assert parts["target weights"] == models[0].parameter_count * 2
+    assert parts["target KV cache"] == 128 * 2 * 3 * 2 * 8 * 4

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from draftyard.nouns.blueprint import Blueprint, Step, StepKind, Variant
 from draftyard.nouns.digest import Json
 from draftyard.nouns.enums import StrEnum
+from draftyard.nouns.gpu import Gpu
 from draftyard.rules.trtllm import expected_tensors, world_size
 
 _ITEM_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
@@ -112,8 +113,10 @@ def variant_memory(blueprint: Blueprint, variant: Variant) -> VariantMemory:
     parts: list[MemoryPart] = []
     for step in steps:
         if step.kind is StepKind.CHECKPOINT:
-            parts.extend(_checkpoint_parts(str(step.parameters["role"]), _config(step), tokens))
-    parts.extend(_step_parts(_object(engine, "pretrained_config"), build))
+            item = _activation_bytes(_config(step), variant.gpu)
+            parts.extend(_checkpoint_parts(str(step.parameters["role"]), _config(step), tokens, item))
+    pretrained = _object(engine, "pretrained_config")
+    parts.extend(_step_parts(pretrained, build, _activation_bytes(pretrained, variant.gpu)))
     return VariantMemory(variant.name, tuple(parts))
 
 
@@ -172,7 +175,12 @@ def _call(step: Step) -> str:
     return "package models, tokenizer and engine (in process)"
 
 
-def _checkpoint_parts(role: str, config: Mapping[str, Json], tokens: int) -> Iterator[MemoryPart]:
+def _activation_bytes(config: Mapping[str, Json], gpu: Gpu) -> int:
+    """Bytes of one activation or cached value: on a CPU the reference lane keeps both in float32."""
+    return _FLOAT32_BYTES if gpu is Gpu.CPU else _ITEM_BYTES[str(config["dtype"])]
+
+
+def _checkpoint_parts(role: str, config: Mapping[str, Json], tokens: int, item: int) -> Iterator[MemoryPart]:
     weights = 0
     for rank in range(world_size(config)):
         for kind, shape in expected_tensors(config, rank).values():
@@ -182,18 +190,17 @@ def _checkpoint_parts(role: str, config: Mapping[str, Json], tokens: int) -> Ite
             weights += elements * kind.item_bytes
     yield MemoryPart(f"{role} weights", weights, f"all tensors of {world_size(config)} ranks")
     layers, heads = _number(config, "num_hidden_layers"), _number(config, "num_key_value_heads")
-    head_size, item = _number(config, "head_size"), _ITEM_BYTES[str(config["dtype"])]
+    head_size = _number(config, "head_size")
     token_bytes = 2 * layers * heads * head_size * item
     formula = f"{tokens} tokens x {token_bytes} bytes (2 x {layers} layers x {heads} heads x {head_size} x {item})"
     yield MemoryPart(f"{role} KV cache", tokens * token_bytes, formula)
 
 
-def _step_parts(config: Mapping[str, Json], build: Mapping[str, Json]) -> Iterator[MemoryPart]:
+def _step_parts(config: Mapping[str, Json], build: Mapping[str, Json], item: int) -> Iterator[MemoryPart]:
     batch, draft = _number(build, "max_batch_size"), _number(build, "max_draft_len")
     vocabulary, step_tokens = _number(config, "vocab_size"), _number(build, "max_num_tokens")
     rows = batch * (draft + 1)
     yield MemoryPart("logits", rows * vocabulary * _FLOAT32_BYTES, f"{rows} rows x {vocabulary} x {_FLOAT32_BYTES}")
-    item = _ITEM_BYTES[str(config["dtype"])]
     hidden, inner = _number(config, "hidden_size"), _number(config, "intermediate_size")
     width = 4 * hidden + 3 * inner
     formula = f"estimate: {step_tokens} tokens x (4 x {hidden} + 3 x {inner}) x {item}"
