@@ -95,7 +95,13 @@ def _kind(field: Schema, sections: Mapping[str, Schema]) -> str:
         return "list of sections" if "oneOf" in items else f"list of: {_kind(items, sections)}"
     bounds = [f"{sign} {field[key]:g}" for key, sign in BOUNDS.items() if key in field]
     pattern = [f"matches `{field['pattern']}`"] if "pattern" in field else []
-    words = {"integer": "whole number", "number": "number", "string": "text", "boolean": "true or false", "null": "unset"}
+    words = {
+        "integer": "whole number",
+        "number": "number",
+        "string": "text",
+        "boolean": "true or false",
+        "null": "unset",
+    }
     return " ".join([words[str(field["type"])], *bounds, *pattern])
 
 
