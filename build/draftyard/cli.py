@@ -2,9 +2,11 @@
 
 import argparse
 import os
+import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from types import FrameType
 from typing import TypeAlias
 
 from draftyard import __version__
@@ -17,6 +19,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = make_parser().parse_args(words)
     from draftyard import cli_commands
 
+    # Whoever ends the command with SIGTERM wants the server that it started to end too.
+    signal.signal(signal.SIGTERM, _interrupt)
     try:
         return int(cli_commands.COMMANDS[arguments.command](arguments, ("draftyard", *words)))
     except Failure as failure:
@@ -29,6 +33,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         # Whoever read our output has gone; without this the interpreter complains once more at its end.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return int(ExitCode.WORK_FAILED)
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    raise KeyboardInterrupt
 
 
 def make_parser() -> argparse.ArgumentParser:

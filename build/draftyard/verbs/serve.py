@@ -21,7 +21,7 @@ def serve(repository: Path, *, log_path: Path, ports: Ports | None = None, ready
 
     Returns INTERRUPTED. Failure when the server does not start, or ends by itself.
     """
-    with _sigterm_interrupts():
+    with _signals_interrupt():
         try:
             with embedded_server(repository, log_path=log_path, ports=ports, ready_timeout_s=ready_timeout_s) as server:
                 _announce(server)
@@ -51,14 +51,15 @@ def _watch(server: RunningServer) -> NoReturn:
 
 
 @contextmanager
-def _sigterm_interrupts() -> Iterator[None]:
-    """A service manager stops with SIGTERM; it takes the same way as Ctrl-C, so that the server is stopped too."""
+def _signals_interrupt() -> Iterator[None]:
+    """A service manager stops with SIGTERM, and a shell's background job ignores SIGINT: both take Ctrl-C's way."""
 
     def interrupt(number: int, frame: FrameType | None) -> None:
         raise KeyboardInterrupt
 
-    before = signal.signal(signal.SIGTERM, interrupt)
+    before = {number: signal.signal(number, interrupt) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
