@@ -79,7 +79,7 @@ def test_never_drafting_is_said_in_words() -> None:
 
 def test_work_that_goes_on_after_the_client_left_is_caught() -> None:
     with scripted_entry(Fault.IGNORES_CANCEL, Pace(0.001, 0.010, 0.001)) as server:
-        result = look(server, replace(VARIANT, max_seq_len=512))
+        result = look(server, replace(VARIANT, max_seq_len=1024))
     assert names(result, Verdict.FAIL) == {"a client that goes away frees its place"}
 
 
