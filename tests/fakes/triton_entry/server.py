@@ -35,6 +35,7 @@ INPUTS = {
 }
 NUMPY_TYPES = {"INT32": np.int32, "FP32": np.float32, "BOOL": np.bool_}
 MAX_INPUT_WORDS = 256
+STRAGGLER_S = 4.5
 
 
 class BadRequest(Exception):
@@ -96,17 +97,20 @@ class Entry(service_pb2_grpc.GRPCInferenceServiceServicer):
                 yield service_pb2.ModelStreamInferResponse(error_message=str(error))
                 continue
             fault = named_fault(asked.text) or self._fault
-            with self._flying():
+            with self._flying(context, fault):
                 yield from self._answer(asked, fault, request.model_name == "ensemble", context)
 
     @contextmanager
-    def _flying(self):
+    def _flying(self, context, fault: Fault):
         with self._counters.lock:
             self._counters.requests += 1
             self._counters.in_flight += 1
         try:
             yield
         finally:
+            # gRPC drops a cancelled stream wherever it stands; work that ignores this keeps its place all the same.
+            if fault is Fault.IGNORES_CANCEL and not context.is_active():
+                time.sleep(STRAGGLER_S)
             with self._counters.lock:
                 self._counters.in_flight -= 1
 
@@ -126,8 +130,6 @@ class Entry(service_pb2_grpc.GRPCInferenceServiceServicer):
             slow = self._pace.speculative_step_s if speculate else self._pace.plain_step_s
             time.sleep(self._pace.prefill_s if number == 0 else slow)
             if not context.is_active():
-                if fault is Fault.IGNORES_CANCEL:
-                    continue
                 return
             if number == 3 and fault in (Fault.RESET, Fault.STALL, Fault.ERROR_MIDWAY):
                 yield from broken(fault, context)
