@@ -78,8 +78,8 @@ def note(receipt: Path, table: dict[str, dict[str, float]], per_domain: int, max
     """Put the table into the training receipt, under `test`."""
     document = json.loads(receipt.read_text(encoding="utf-8"))
     document["test"] = {
-        "what": f"greedy chains of {CHAIN} on the first {per_domain} test prompts of each domain; tokens per step counts "
-        "the bonus token and leaves out the token of the prefill",
+        "what": f"greedy chains of {CHAIN} on the first {per_domain} test prompts of a domain; tokens per step count "
+        "the bonus token and leave out the token of the prefill",
         "against_held_out": "held-out prompts share templates and texts with training prompts and flatter the draft; "
         "test prompts share neither",
         "max_tokens": max_tokens,
