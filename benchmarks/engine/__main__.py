@@ -13,6 +13,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -25,8 +26,17 @@ from draftyard.engine.loading import load_engine
 from draftyard.engine.reference import ReferenceEngine
 from draftyard.nouns.generation import GenerationRequest, SpeculationStatistics
 
-PROMPT_TOKENS, ROUNDS = 64, 3
+PROMPT_TOKENS = 64
+BATCHES = ((1, 48), (4, 32), (16, 16))  # sequences at once, tokens of each
 TEXT = "The museum opened in 1911 near the old harbour and was rebuilt twice. Its first rooms showed maps and tools. "
+
+
+@dataclass(frozen=True)
+class Options:
+    """What a run may vary: threads of torch, the same for every arm, and rounds measured."""
+
+    threads: int
+    rounds: int
 
 
 def decode(
@@ -71,10 +81,10 @@ def transformers_speed(model: LlamaForCausalLM, prompts: Sequence[Sequence[int]]
     return len(prompts) * (tokens - 1) / (seconds[tokens] - seconds[1])
 
 
-def medians(arms: dict[str, Callable[[], float]]) -> dict[str, float]:
+def medians(arms: dict[str, Callable[[], float]], rounds: int) -> dict[str, float]:
     """Median over the rounds of each arm; the arms take turns, one unmeasured round first."""
     speeds: dict[str, list[float]] = {name: [] for name in arms}
-    for round_number in range(ROUNDS + 1):
+    for round_number in range(rounds + 1):
         for name, arm in arms.items():
             speed = arm()
             if round_number:
@@ -82,22 +92,27 @@ def medians(arms: dict[str, Callable[[], float]]) -> dict[str, float]:
     return {name: round(statistics.median(values), 1) for name, values in speeds.items()}
 
 
-def batch_rows(directory: Path, model_directory: Path, prompt: Sequence[int]) -> list[dict[str, object]]:
+def batch_rows(
+    directory: Path, model_directory: Path, prompt: Sequence[int], options: Options
+) -> list[dict[str, object]]:
     """One row per batch size: the engine in fp16 and fp32, and transformers in fp32 and bf16."""
-    engines = {kind: load_engine(directory / kind / "none", open_tensor_file) for kind in ("fp16", "fp32")}
+    engines = {
+        kind: load_engine(directory / kind / "none", open_tensor_file, threads=options.threads)
+        for kind in ("fp16", "fp32")
+    }
     models = {
         kind: AutoModelForCausalLM.from_pretrained(model_directory, dtype=dtype).eval()
         for kind, dtype in (("fp32", torch.float32), ("bf16", torch.bfloat16))
     }
     rows = []
-    for batch, tokens in ((1, 64), (4, 48), (16, 32)):
+    for batch, tokens in BATCHES:
         prompts = [[*prompt[shift:], *prompt[:shift]] for shift in range(batch)]
         arms: dict[str, Callable[[], float]] = {}
         for kind, engine in engines.items():
             arms[f"engine {kind}"] = partial(decode_speed, engine, prompts, tokens)
         for kind, model in models.items():
             arms[f"transformers {kind}"] = partial(transformers_speed, model, prompts, tokens)
-        speeds = medians(arms)
+        speeds = medians(arms, options.rounds)
         best = max(speeds["transformers fp32"], speeds["transformers bf16"])
         rows.append(
             {
@@ -111,9 +126,9 @@ def batch_rows(directory: Path, model_directory: Path, prompt: Sequence[int]) ->
     return rows
 
 
-def speculation_rows(directory: Path, prompts: Sequence[Sequence[int]]) -> list[dict[str, object]]:
+def speculation_rows(directory: Path, prompts: Sequence[Sequence[int]], options: Options) -> list[dict[str, object]]:
     """n-gram drafts on prompts that ask for copies: speed with and without, acceptance length, equal outputs."""
-    engine = load_engine(directory / "fp16" / "ngram", open_tensor_file)
+    engine = load_engine(directory / "fp16" / "ngram", open_tensor_file, threads=options.threads)
     rows = []
     for batch in (1, 4):
         chosen = [prompts[place % len(prompts)] for place in range(batch)]
@@ -121,7 +136,8 @@ def speculation_rows(directory: Path, prompts: Sequence[Sequence[int]]) -> list[
             {
                 "plain": partial(decode_speed, engine, chosen, 96, 0),
                 "ngram": partial(decode_speed, engine, chosen, 96),
-            }
+            },
+            options.rounds,
         )
         _, plain, _ = decode(engine, chosen, 96, 0)
         _, speculative, final = decode(engine, chosen, 96)
@@ -144,8 +160,11 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.engine", description=__doc__)
     parser.add_argument("model", type=Path, help="directory of a Llama in Hugging Face layout")
     parser.add_argument("--output", type=Path, default=Path("engine-benchmark.json"))
-    options = parser.parse_args()
-    tokenizer = AutoTokenizer.from_pretrained(options.model)
+    parser.add_argument("--threads", type=int, default=os.cpu_count() or 1, help="torch threads of every arm")
+    parser.add_argument("--rounds", type=int, default=3, help="measured rounds of each comparison")
+    arguments = parser.parse_args()
+    options = Options(arguments.threads, arguments.rounds)
+    tokenizer = AutoTokenizer.from_pretrained(arguments.model)
     long = tokenizer(TEXT * 8)["input_ids"][:PROMPT_TOKENS]
     copies = [
         tokenizer.apply_chat_template([{"role": "user", "content": text}], add_generation_prompt=True)["input_ids"]
@@ -153,16 +172,17 @@ def main() -> int:
     ]
     load_before = os.getloadavg()
     with tempfile.TemporaryDirectory() as scratch:
-        directory = build_engines(options.model, Path(scratch))
+        directory = build_engines(arguments.model, Path(scratch))
         document = {
             "machine": {"processor": platform.processor(), "cores": os.cpu_count(), "torch": torch.__version__},
+            "options": {"threads": options.threads, "rounds": options.rounds},
             "load_average_before": load_before,
-            "batches": batch_rows(directory, options.model, long),
-            "speculation": speculation_rows(directory, copies),
+            "batches": batch_rows(directory, arguments.model, long, options),
+            "speculation": speculation_rows(directory, copies, options),
             "load_average_after": os.getloadavg(),
         }
-    options.output.write_text(json.dumps(document, indent=1) + "\n")
-    print(f"wrote {options.output}", file=sys.stderr)
+    arguments.output.write_text(json.dumps(document, indent=1) + "\n")
+    print(f"wrote {arguments.output}", file=sys.stderr)
     return 0
 
 
