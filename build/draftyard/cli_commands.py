@@ -162,7 +162,7 @@ def _demo_model(arguments: argparse.Namespace, call: tuple[str, ...]) -> int:
 def _completion(arguments: argparse.Namespace, call: tuple[str, ...]) -> int:
     import shtab
 
-    from draftyard.cli import make_parser
+    from draftyard.cli_words import make_parser
 
     print(shtab.complete(make_parser(), arguments.shell))
     return ExitCode.DONE

@@ -8,8 +8,9 @@ import pytest
 from tests.house.recipe_reference import PAGE, recipe_reference
 from tests.house.source_map import ROOT, project_files, shown
 
-from draftyard.cli import main, make_parser
+from draftyard.cli import main
 from draftyard.cli_commands import COMMANDS
+from draftyard.cli_words import make_parser
 from draftyard.rules.definitions import DEFINITIONS
 
 README = ROOT / "README.md"
