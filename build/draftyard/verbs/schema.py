@@ -8,6 +8,6 @@ def recipe_schema() -> dict[str, Json]:
     """The JSON schema (draft 2020-12) of a recipe file, with the descriptions and limits of every key."""
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
-        "title": "Draftyard recipe",
         **Recipe.model_json_schema(),
+        "title": "Draftyard recipe",
     }
