@@ -1,1 +1,0 @@
-"""One page per way to speculate: tensors, limits, engine and server parameters."""
