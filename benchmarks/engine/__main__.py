@@ -127,11 +127,11 @@ def batch_rows(
 
 
 def speculation_rows(directory: Path, prompts: Sequence[Sequence[int]], options: Options) -> list[dict[str, object]]:
-    """n-gram drafts on prompts that ask for copies: speed with and without, acceptance length, equal outputs."""
+    """n-gram drafts on prompts that repeat themselves: speed with and without, acceptance length, equal outputs."""
     engine = load_engine(directory / "fp16" / "ngram", open_tensor_file, threads=options.threads)
     rows = []
-    for batch in (1, 4):
-        chosen = [prompts[place % len(prompts)] for place in range(batch)]
+    # Each passage alone, then all at once: the model goes on copying some and not others, and both must show.
+    for chosen in [*([prompt] for prompt in prompts), list(prompts)]:
         speeds = medians(
             {
                 "plain": partial(decode_speed, engine, chosen, 96, 0),
@@ -144,7 +144,7 @@ def speculation_rows(directory: Path, prompts: Sequence[Sequence[int]], options:
         steps, accepted = sum(one.steps for one in final), sum(one.accepted for one in final)
         rows.append(
             {
-                "batch": batch,
+                "batch": len(chosen),
                 "tokens_per_s": speeds,
                 "gain": round(speeds["ngram"] / speeds["plain"], 2),
                 "acceptance_length": round(1 + accepted / steps, 2),
@@ -166,10 +166,7 @@ def main() -> int:
     options = Options(arguments.threads, arguments.rounds)
     tokenizer = AutoTokenizer.from_pretrained(arguments.model)
     long = tokenizer(TEXT * 8)["input_ids"][:PROMPT_TOKENS]
-    copies = [
-        tokenizer.apply_chat_template([{"role": "user", "content": text}], add_generation_prompt=True)["input_ids"]
-        for text in COPY_PROMPTS
-    ]
+    copies = [tokenizer(text)["input_ids"] for text in COPY_PROMPTS]
     load_before = os.getloadavg()
     with tempfile.TemporaryDirectory() as scratch:
         directory = build_engines(arguments.model, Path(scratch))

@@ -14,12 +14,14 @@ from draftyard.verbs.making import Workplace
 
 LIMITS = Limits(max_batch_size=16, max_input_len=512, max_seq_len=1024, max_num_tokens=1024)
 NGRAM = NgramSpeculator(kind=SpeculatorKind.NGRAM, max_draft_len=5, min_match=2, max_match=4)
-COPY_PROMPTS = (
-    "Repeat this list word for word: apples, green pears, ripe plums, sweet cherries, dried figs, fresh dates.",
-    "Copy this code exactly:\ndef area(width, height):\n    return width * height\n\nprint(area(3, 4))",
-    "Write this sentence five times: The quick brown fox jumps over the lazy dog near the river bank.",
-    'Print this JSON again without changes: {"name": "pump", "parts": [{"id": 1, "size": 20}, {"id": 2, "size": 20}]}',
+# Passages that are begun again: what a copy-heavy request looks like to a model too small to follow "repeat this".
+PASSAGES = (
+    "Apples, green pears, ripe plums, sweet cherries, dried figs, fresh dates, red grapes and wild berries.\n",
+    "def area(width, height):\n    return width * height\n\nprint(area(3, 4))\nprint(area(5, 6))\n",
+    "The quick brown fox jumps over the lazy dog near the bank of the river while the old farmer sleeps.\n",
+    '{"name": "pump", "parts": [{"id": 1, "size": 20}, {"id": 2, "size": 24}], "unit": "mm"}\n',
 )
+COPY_PROMPTS = tuple(passage * 3 for passage in PASSAGES)
 
 
 def build_engines(model: Path, scratch: Path) -> Path:
