@@ -2,7 +2,7 @@
 RECIPE ?= engines/recipes/demo.yaml
 DRAFTYARD = .venv/bin/draftyard
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-dev demo demo-models build build-engines triton-repo serve verify report test lint golden bench-engine clean
+.PHONY: help setup setup-dev demo demo-models build build-engines triton-repo serve verify report test test-long lint golden bench-engine clean
 
 help: ## show the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  \1\t\2/p' Makefile | expand -t 20
@@ -23,6 +23,8 @@ verify: setup ## serve RECIPE's variants in turn, measure them and write a repor
 	@$(DRAFTYARD) verify $(RECIPE)
 test: setup-dev ## linters and tests
 	@.venv/bin/python -m pytest -q
+test-long: setup-dev demo-models ## the tests on the real demo models, some minutes
+	@.venv/bin/python -m pytest -q -m long
 lint: setup-dev ## linters only
 	@.venv/bin/python -m pytest -q tests/house
 golden: setup-dev ## rewrite the golden files; review the difference
