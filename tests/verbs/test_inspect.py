@@ -109,6 +109,8 @@ def test_a_tied_model_may_carry_an_equal_head(tmp_path: Path) -> None:
     [
         ('{"model_type": "llama",\n}', "config.json is no valid JSON at line 2 column 1"),
         ("[]", "config.json holds no JSON object"),
+        ("[" * 100_000, "config.json is nested too deeply"),
+        ('{"rms_norm_eps": Infinity}', "Infinity is no JSON number"),
         (None, "there is no config.json"),
     ],
 )
@@ -118,6 +120,12 @@ def test_an_unreadable_config_is_never_a_warning(tmp_path: Path, text: str | Non
     if text is not None:
         (directory / "config.json").write_text(text)
     assert message in refused(directory)
+
+
+def test_an_absurd_size_is_refused_before_anything_is_derived_from_it(tmp_path: Path) -> None:
+    directory = write_model(tmp_path / "m")
+    change(directory, "config.json", num_hidden_layers=1_000_000_000)
+    assert "num_hidden_layers is 1000000000" in refused(directory)
 
 
 def test_an_unknown_architecture_is_named_with_the_supported_ones(tmp_path: Path) -> None:

@@ -118,6 +118,10 @@ def _dangling(directory: Path) -> list[Problem]:
     ]
 
 
+def _refuse_constant(word: str) -> Json:
+    raise ValueError(f"{word} is no JSON number")
+
+
 def _read_json(directory: Path, name: str, problems: list[Problem], *, required: bool = False) -> Mapping[str, Json]:
     path = directory / name
     if not path.is_file():
@@ -125,12 +129,15 @@ def _read_json(directory: Path, name: str, problems: list[Problem], *, required:
             problems.append(Problem(f"there is no {name}", f"fetch {name} into the model directory"))
         return {}
     try:
-        document = json.loads(path.read_text(encoding="utf-8"))
+        document = json.loads(path.read_text(encoding="utf-8"), parse_constant=_refuse_constant)
+    except RecursionError:
+        problems.append(Problem(f"{name} is nested too deeply", f"fetch {name} again"))
+        return {}
     except json.JSONDecodeError as error:
         place = f"line {error.lineno} column {error.colno}"
         problems.append(Problem(f"{name} is no valid JSON at {place}: {error.msg}", f"correct {name}"))
         return {}
-    except (OSError, UnicodeDecodeError) as error:
+    except (OSError, ValueError) as error:
         problems.append(Problem(f"{name} cannot be read: {error}", f"fetch {name} again"))
         return {}
     if not isinstance(document, dict) or not document:

@@ -5,6 +5,10 @@ from collections.abc import Mapping
 from draftyard.nouns.digest import Json
 from draftyard.nouns.errors import Problem
 
+# Far above every published size, and small enough that nothing derived from it exhausts the machine.
+LARGEST_COUNT = 1 << 26
+MOST_LAYERS = 4096
+
 
 class ConfigKeys:
     """One parsed config; a null equals an absent key. Reading goes on after a problem, so that all are found."""
@@ -19,8 +23,8 @@ class ConfigKeys:
         """Remember one problem."""
         self.problems.append(Problem(message, hint))
 
-    def count(self, key: str, default: int | None = None) -> int:
-        """A whole number >= 1; 1 after a problem."""
+    def count(self, key: str, default: int | None = None, most: int = LARGEST_COUNT) -> int:
+        """A whole number in 1..most; 1 after a problem."""
         value = self.config.get(key)
         if value is None:
             if default is None:
@@ -29,6 +33,9 @@ class ConfigKeys:
             return default
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
             self.fail(f"config.json: {key} is {value!r}, not a whole number of at least 1", f"correct {key}")
+            return 1
+        if value > most:
+            self.fail(f"config.json: {key} is {value}, and more than {most} is no model's", f"correct {key}")
             return 1
         return value
 

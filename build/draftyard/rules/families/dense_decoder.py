@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from draftyard.nouns.network import MixtureOfExperts, Network
-from draftyard.rules.families.config_keys import ConfigKeys
+from draftyard.rules.families.config_keys import MOST_LAYERS, ConfigKeys
 from draftyard.rules.families.family import Part, Place, Resolution, Rule, Split
 from draftyard.rules.families.rotary_keys import resolve_rotary
 
@@ -44,7 +44,7 @@ def resolve_decoder(keys: ConfigKeys, traits: Traits) -> Resolution:
         architecture=traits.architecture,
         hidden_size=hidden_size,
         intermediate_size=keys.count("intermediate_size"),
-        layers=keys.count("num_hidden_layers"),
+        layers=keys.count("num_hidden_layers", most=MOST_LAYERS),
         heads=heads,
         kv_heads=kv_heads,
         head_size=head_size,
