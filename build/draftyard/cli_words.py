@@ -56,7 +56,7 @@ def _add_making(commands: Commands) -> None:
         _recipe(command)
         command.add_argument("--workers", type=_count, default=2, help="steps at once (default: 2)")
         command.add_argument(
-            "--memory-gib", type=float, help="memory for all steps together (default: half of what is free)"
+            "--memory-gib", type=_positive, help="memory for all steps together (default: half of what is free)"
         )
         command.add_argument(
             "--check", action="store_true", help="make nothing; read all files again and compare hashes"
@@ -107,6 +107,13 @@ def _out(command: argparse.ArgumentParser) -> None:
 
 def _format(command: argparse.ArgumentParser) -> None:
     command.add_argument("--format", choices=("table", "json"), default="table", help="what stdout gets")
+
+
+def _positive(text: str) -> float:
+    number = float(text)
+    if not 0 < number < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text} is no size above 0")
+    return number
 
 
 def _count(text: str) -> int:

@@ -118,6 +118,17 @@ def test_a_changed_byte_is_found_by_check_alone(tmp_path: Path) -> None:
     assert caught.value.code == 1
 
 
+def test_a_bad_byte_is_found_in_everything_that_shares_it(tmp_path: Path) -> None:
+    recipe, out = write_recipe(tmp_path), tmp_path / "out"
+    _, built = build(recipe, BuildOptions(out), Recorder())
+    weights = next(one for one in built if one.kind == "checkpoint").path / "rank0.safetensors"
+    content = bytearray(weights.read_bytes())
+    content[-1] ^= 1
+    weights.write_bytes(content)
+    with pytest.raises(Failure, match=r"repository none-fp32-cpu-tp1: engines/tensorrt_llm/rank0.safetensors changed"):
+        check(recipe, BuildOptions(out, kinds=ENGINES), Recorder())
+
+
 def test_killed_builds_leave_nothing_that_looks_finished(tmp_path: Path) -> None:
     recipe = write_recipe(tmp_path)
     dice, rounds, kills = random.Random(7), 0, 0
