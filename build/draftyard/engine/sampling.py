@@ -52,7 +52,9 @@ def distribution(logits: Tensor, sampling: SamplingParameters) -> Tensor:
 
     top-p keeps the smallest set of most likely tokens whose mass reaches p (Holtzman et al., "Nucleus sampling").
     """
-    logits = logits.float() / sampling.temperature
+    logits = logits.float()
+    # Largest logit to zero first: however small the temperature, it stays zero and the others go to -inf at worst.
+    logits = (logits - logits.max()) / sampling.temperature
     if sampling.top_k > 0 and sampling.top_k < logits.shape[-1]:
         threshold = logits.topk(sampling.top_k).values[-1]
         logits = logits.masked_fill(logits < threshold, float("-inf"))
