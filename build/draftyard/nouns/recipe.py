@@ -8,7 +8,8 @@ from draftyard.nouns.gpu import Gpu
 from draftyard.nouns.lane import Lane, SpeculatorKind
 from draftyard.nouns.network import Precision
 
-Count = Annotated[int, Field(ge=1)]
+# Strict: YAML has whole numbers of its own, and `true` or "1" in their place is a slip.
+Count = Annotated[int, Field(ge=1, strict=True)]
 
 
 class Section(BaseModel):
@@ -120,3 +121,17 @@ class Recipe(Section):
     limits: Limits = Limits()
     serving: Serving = Serving()
     verify: Verify
+
+    @model_validator(mode="after")
+    def _distinct(self) -> "Recipe":
+        for name, values in (("lanes", self.lanes), ("gpus", self.gpus), ("precisions", self.precisions)):
+            if len(set(values)) != len(values):
+                raise ValueError(f"{name} lists a value twice; name each once")
+        return self
+
+    @model_validator(mode="after")
+    def _drafts_fit(self) -> "Recipe":
+        longest = max((speculator.max_draft_len for speculator in self.speculators), default=0)
+        if longest >= self.limits.max_seq_len:
+            raise ValueError(f"max_draft_len {longest} must be below limits.max_seq_len {self.limits.max_seq_len}")
+        return self
