@@ -1,8 +1,11 @@
 """The real server starts on loopback, says why it cannot, and leaves nothing behind."""
 
 import os
+import shutil
 import signal
 import socket
+import subprocess
+import sys
 import time
 from contextlib import ExitStack
 from pathlib import Path
@@ -150,6 +153,35 @@ def test_nothing_is_left_after_the_server_was_killed(tmp_path):
         assert models
     assert session_members(server.pid) == ()
     assert regions() == []
+
+
+@pytest.mark.skipif(shutil.which("setpriv") is None, reason="setpriv (util-linux) is not installed")
+def test_the_server_ends_when_its_starter_is_killed(tmp_path):
+    repository = make_model(tmp_path / "repository", "echo", ECHO)
+    code = (
+        "import os, signal, sys\n"
+        "from pathlib import Path\n"
+        "from draftyard.doors.triton import embedded_server\n"
+        "with embedded_server(Path(sys.argv[1]), log_path=Path(sys.argv[2])) as server:\n"
+        "    Path(sys.argv[3]).write_text(str(server.pid))\n"
+        "    os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    told = tmp_path / "pid"
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2] / "build"), "TMPDIR": str(tmp_path)}
+    words = [sys.executable, "-c", code, str(repository), str(tmp_path / "log.txt"), str(told)]
+    assert subprocess.run(words, env=environment, timeout=60).returncode == -signal.SIGKILL
+    leader, deadline = int(told.read_text()), time.monotonic() + 20
+    while (living := [pid for pid in session_members(leader) if not is_zombie(pid)]) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert living == []
+
+
+def is_zombie(pid: int) -> bool:
+    """True for a dead process that nobody has waited for; here its new parent may never do so."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except FileNotFoundError:
+        return True
 
 
 def test_nothing_is_left_after_an_interrupt(tmp_path):

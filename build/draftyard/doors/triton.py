@@ -206,6 +206,7 @@ def _assemble_backends(directory: Path, files: ServerFiles, own: Path) -> None:
 
 def _command(binary: Path, private: Path, ports: Ports, prefix: str) -> tuple[str, ...]:
     return (
+        *_ending_with_its_starter(),
         str(binary),
         f"--model-repository={private / 'repository' / 'models'}",
         f"--backend-directory={private / 'backends'}",
@@ -221,6 +222,12 @@ def _command(binary: Path, private: Path, ports: Ports, prefix: str) -> tuple[st
         "--log-format=ISO8601",
         f"--backend-config=python,shm-region-prefix-name={prefix}",
     )
+
+
+def _ending_with_its_starter() -> tuple[str, ...]:
+    """Where util-linux is installed, the kernel stops the server when the thread that started it is killed."""
+    setpriv = shutil.which("setpriv")
+    return () if setpriv is None else (setpriv, "--pdeathsig", "TERM", "--")
 
 
 def _free_ports() -> Ports:
