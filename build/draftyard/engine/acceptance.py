@@ -61,11 +61,11 @@ def speculative_sample(draft: Draft, target: Callable[[int], Tensor], generator:
     """
     for index, token in enumerate(draft.token_ids):
         wanted = target(index)
-        proposed = 1.0 if draft.probabilities is None else float(draft.probabilities[index][token])
-        if uniform(generator) * proposed < float(wanted[token]):
+        proposed = None if draft.probabilities is None else draft.probabilities[index]
+        likelihood = 1.0 if proposed is None else float(proposed[token])
+        if uniform(generator) * likelihood < float(wanted[token]):
             continue
-        rest = residual(wanted, None if draft.probabilities is None else draft.probabilities[index], token)
-        return Verdict((*draft.token_ids[:index], draw(rest, generator)), index)
+        return Verdict((*draft.token_ids[:index], draw(residual(wanted, proposed, token), generator)), index)
     return Verdict((*draft.token_ids, draw(target(len(draft.token_ids)), generator)), len(draft.token_ids))
 
 

@@ -24,10 +24,8 @@ class _Chain:
     def extend(self, logits: Tensor) -> None:
         """Choose the next token from the draft's logits [vocabulary], as the target will choose from its own."""
         request, logits = self.sequence.request, self._fitted(logits)
-        if request.sampling.greedy and not needs_history(request):
-            self.token_ids.append(int(logits.argmax()))
-            return
-        logits = adjusted(logits, request, [*self.sequence.tokens, *self.token_ids])
+        if needs_history(request):
+            logits = adjusted(logits, request, [*self.sequence.tokens, *self.token_ids])
         if request.sampling.greedy:
             self.token_ids.append(int(logits.argmax()))
             return
