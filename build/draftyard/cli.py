@@ -4,10 +4,10 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
-from types import FrameType
 
 from draftyard.cli_words import make_parser
 from draftyard.nouns.errors import ExitCode, Failure
+from draftyard.verbs.interruption import signals_interrupt
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -16,10 +16,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = make_parser().parse_args(words)
     from draftyard import cli_commands
 
-    # Whoever ends the command with SIGTERM wants the server that it started to end too.
-    signal.signal(signal.SIGTERM, _interrupt)
     try:
-        return int(cli_commands.COMMANDS[arguments.command](arguments, ("draftyard", *words)))
+        # Whoever ends the command with SIGTERM wants the server that it started to end too.
+        with signals_interrupt(signal.SIGTERM):
+            return int(cli_commands.COMMANDS[arguments.command](arguments, ("draftyard", *words)))
     except Failure as failure:
         print(f"error: {_one_line(failure.message)}\nhint: {_one_line(failure.hint)}", file=sys.stderr)
         return int(failure.code)
@@ -30,10 +30,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         # Whoever read our output has gone; without this the interpreter complains once more at its end.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return int(ExitCode.WORK_FAILED)
-
-
-def _interrupt(number: int, frame: FrameType | None) -> None:
-    raise KeyboardInterrupt
 
 
 def _one_line(text: str) -> str:

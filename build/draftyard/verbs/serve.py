@@ -2,16 +2,14 @@
 
 import signal
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from types import FrameType
 from typing import NoReturn
 
 from draftyard.doors.triton import RunningServer, embedded_server
 from draftyard.nouns.errors import ExitCode, Failure
 from draftyard.nouns.repository import ModelName
 from draftyard.nouns.server import Ports
+from draftyard.verbs.interruption import signals_interrupt
 
 POLL_S = 0.5
 
@@ -21,7 +19,8 @@ def serve(repository: Path, *, log_path: Path, ports: Ports | None = None, ready
 
     Returns INTERRUPTED. Failure when the server does not start, or ends by itself.
     """
-    with _signals_interrupt():
+    # A service manager stops with SIGTERM, and a background job of a shell ignores SIGINT: both take the way of Ctrl-C.
+    with signals_interrupt(signal.SIGTERM, signal.SIGINT):
         try:
             with embedded_server(repository, log_path=log_path, ports=ports, ready_timeout_s=ready_timeout_s) as server:
                 _announce(server)
@@ -48,18 +47,3 @@ def _watch(server: RunningServer) -> NoReturn:
     while (code := server.wait_for_exit(POLL_S)) is None:
         pass
     raise Failure(f"the server ended by itself with exit code {code}", f"read {server.log_path}", ExitCode.WORK_FAILED)
-
-
-@contextmanager
-def _signals_interrupt() -> Iterator[None]:
-    """A service manager stops with SIGTERM, and a shell's background job ignores SIGINT: both take Ctrl-C's way."""
-
-    def interrupt(number: int, frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
-
-    before = {number: signal.signal(number, interrupt) for number in (signal.SIGTERM, signal.SIGINT)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
