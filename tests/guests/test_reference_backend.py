@@ -131,19 +131,28 @@ def test_the_engine_refuses_clearly_and_lives_on(server, values, words):
     assert len(direct(server, engine_inputs([5], 2))) == 1
 
 
-def test_a_stop_request_ends_its_request_alone(server):
+def _counts_with_the_last_stopped(server):
+    """Six requests for two slots, and a stop for the last one: output tokens of each, the last one's behind."""
     client, names = Client(server.address.grpc_url), [f"s{index}" for index in range(6)]
     for name in names:
-        values = engine_inputs([5, 6], 60, streaming=STREAM)
-        client.ask(name, {"num_draft_tokens": 0}, "tensorrt_llm", **values)
-    client.stop(names[-1], engine_inputs([5], 1, stop=STREAM))  # the last one still waits for one of two slots
-    counts = {}
+        client.ask(name, {"num_draft_tokens": 0}, "tensorrt_llm", **engine_inputs([5, 6], 60, streaming=STREAM))
+    client.stop(names[-1], engine_inputs([5], 1, stop=STREAM))
+    counts = []
     for name in names:
         results = [result.as_numpy("output_ids") for _, result, _ in client.events(name)]
-        counts[name] = sum(ids.size for ids in results if ids is not None)
+        counts.append(sum(ids.size for ids in results if ids is not None))
     client.close()
-    assert counts.pop(names[-1]) < 60
-    assert set(counts.values()) == {60}
+    return counts
+
+
+def test_a_stop_request_ends_its_request_alone(server):
+    # On a busy machine the tiny engine may have answered all six before the stop arrives: no fault, but no proof.
+    for _ in range(10):
+        *others, stopped = _counts_with_the_last_stopped(server)
+        assert set(others) == {60}
+        if stopped < 60:
+            return
+    pytest.fail("no stop request ended its request early")
 
 
 def test_a_full_queue_is_said(server):
