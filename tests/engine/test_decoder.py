@@ -4,6 +4,8 @@ from pathlib import Path
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from tests.engine.tiny_engines import (
     NGRAM,
     Sizes,
@@ -19,7 +21,8 @@ from tests.engine.tiny_engines import (
 from transformers import LlamaForCausalLM
 
 from draftyard.doors.tensors import open_tensor_file
-from draftyard.engine.decoder import Run
+from draftyard.engine.configuration import decoder_shape
+from draftyard.engine.decoder import KeyValueCache, Run
 from draftyard.engine.loading import load_engine
 from draftyard.nouns.errors import Failure
 from draftyard.nouns.generation import GenerationRequest
@@ -43,6 +46,21 @@ SCALINGS: dict[str, dict[str, object]] = {
         "original_max_position_embeddings": 64,
     },
     "yarn": {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 128},
+}
+
+
+TINY_SHAPE: dict[str, object] = {
+    "dtype": "float32",
+    "hidden_size": 8,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "intermediate_size": 8,
+    "vocab_size": 8,
+    "norm_epsilon": 1e-5,
+    "rotary_base": 1e4,
+    "max_position_embeddings": 32,
+    "hidden_act": "silu",
+    "mapping": {"tp_size": 1, "pp_size": 1},
 }
 
 
@@ -129,6 +147,68 @@ def test_a_tree_is_scored_like_its_paths(tmp_path: Path) -> None:
         for node, path in paths.items():
             whole = decoder.forward([Run(1, 0, (*prompt, *path), len(prompt) + len(path) - 1)])
             assert (rows[node] - whole[0]).abs().max() <= 1e-4
+
+
+def test_features_are_the_hidden_states_of_transformers(tmp_path: Path) -> None:
+    model = filled(random_llama())
+    decoder = loaded(write_engine(tmp_path / "engine", model))._decoder
+    prompts = random_prompts(3)
+    runs = [Run(slot, 0, tuple(prompt), len(prompt) - 1) for slot, prompt in enumerate(prompts)]
+    last: list[torch.Tensor] = []
+    model.model.norm.register_forward_pre_hook(lambda module, arguments: last.append(arguments[0][0]))
+    with torch.inference_mode():
+        logits, features = decoder.forward_with_features(runs, (1, -1, 0, 2))
+        expected = [model(torch.tensor([prompt]), output_hidden_states=True) for prompt in prompts]
+        assert torch.equal(logits, decoder.forward(runs))
+    states = [
+        torch.cat([one.hidden_states[1][0], one.hidden_states[2][0], one.hidden_states[0][0], residual], dim=1)
+        for one, residual in zip(expected, last, strict=True)
+    ]
+    assert features.shape == (sum(len(prompt) for prompt in prompts), 4 * 64)
+    assert (features - torch.cat(states)).abs().max() <= 1e-4
+
+
+def test_no_features_are_an_empty_matrix_and_strange_taps_are_refused(tmp_path: Path) -> None:
+    decoder = loaded(write_engine(tmp_path / "engine", random_llama()))._decoder
+    with torch.inference_mode():
+        assert decoder.forward_with_features([Run(0, 0, (5, 9, 3), 2)], ())[1].shape == (3, 0)
+        for tap in (-2, 3):
+            with pytest.raises(ValueError, match=str(tap)):
+                decoder.forward_with_features([Run(0, 0, (5, 9, 3), 2)], (0, tap))
+
+
+def test_the_kept_path_of_a_tree_is_a_chain_for_what_follows(tmp_path: Path) -> None:
+    decoder = loaded(write_engine(tmp_path / "engine", random_llama()))._decoder
+    prompt, tree, parents = (5, 9, 3, 7), (10, 20, 30, 40, 50, 60), (-1, 0, 0, 1, 2, 4)
+    with torch.inference_mode():
+        decoder.forward([Run(1, 0, prompt, 4), Run(0, 0, prompt, 4)])
+        decoder.forward([Run(1, 4, tree, 6, parents)])
+        decoder.cache.keep(1, 4, (0, 2, 4, 5))
+        rows = decoder.forward([Run(1, 8, (70,), 0), Run(0, 4, (10, 30, 50, 60, 70), 4)])
+    assert (rows[0] - rows[1]).abs().max() <= 1e-4
+
+
+@given(st.sets(st.integers(0, 12)), st.integers(0, 1), st.integers(0, 3))
+def test_keeping_moves_rows_of_its_slot_alone_also_where_they_overlap(kept: set[int], slot: int, start: int) -> None:
+    shape = decoder_shape(TINY_SHAPE)
+    cache = KeyValueCache(shape, 2, 16, torch.device("cpu"), torch.float32)
+    for layer, rows in enumerate(cache.rows):
+        rows.copy_(torch.arange(rows.numel()).view_as(rows) + layer)
+    before = [rows.clone() for rows in cache.rows]
+    cache.keep(slot, start, sorted(kept))
+    first = slot * 16 + start
+    for rows, old in zip(cache.rows, before, strict=True):
+        expected = old.clone()
+        for target, source in enumerate(sorted(kept)):
+            expected[first + target] = old[first + source]
+        assert torch.equal(rows, expected)
+
+
+@pytest.mark.parametrize("kept", [(1, 0), (2, 2), (-1, 0)])
+def test_a_path_that_does_not_ascend_is_refused(kept: tuple[int, ...]) -> None:
+    cache = KeyValueCache(decoder_shape(TINY_SHAPE), 1, 8, torch.device("cpu"), torch.float32)
+    with pytest.raises(ValueError, match="ascend"):
+        cache.keep(0, 0, kept)
 
 
 def test_verified_rows_have_the_bits_of_single_rows_in_float16_products(tmp_path: Path) -> None:

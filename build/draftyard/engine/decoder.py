@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import torch
 from torch import Tensor
@@ -72,6 +73,22 @@ class KeyValueCache:
         size = (slots * positions, 2 * shape.kv_heads * shape.head_size)
         self.rows = [torch.zeros(size, dtype=dtype, device=device) for _ in range(shape.layers)]
 
+    def keep(self, slot: int, start: int, kept: Sequence[int]) -> None:
+        """Move the rows of the accepted path of a tree, `start + kept[j]` to `start + j`; `kept` must ascend.
+
+        What was at `start` and behind it is a chain afterwards, as if its tokens had been fed one by one.
+        """
+        if any(later <= earlier for earlier, later in pairwise((-1, *kept))):
+            raise ValueError(f"the kept rows {list(kept)} do not ascend from 0 on")
+        moved = [(target, source) for target, source in enumerate(kept) if target != source]
+        if not moved:
+            return
+        first = slot * self.positions + start + moved[0][0]
+        sources = torch.tensor([slot * self.positions + start + source for _, source in moved])
+        for rows in self.rows:
+            # Indexing copies the sources out first, so that targets may overlap them.
+            rows[first : first + len(moved)] = rows[sources.to(rows.device)]
+
 
 @dataclass(frozen=True, slots=True)
 class _Span:
@@ -108,14 +125,41 @@ class Decoder:
 
     def forward(self, runs: Sequence[Run]) -> Tensor:
         """Logits float32 [wanted, vocabulary] of the wanted tokens, run after run; keys and values are stored."""
+        return self._logits(runs, self._stream(runs, {}))
+
+    def forward_with_features(self, runs: Sequence[Run], taps: tuple[int, ...]) -> tuple[Tensor, Tensor]:
+        """Logits as of `forward`, and features [all new tokens in run order, len(taps) * hidden], tap after tap.
+
+        Tap k >= 0 is the residual stream after k layers (0: the embedding), -1 the output of the final norm. They have
+        the type of activations.
+        """
+        strange = [tap for tap in taps if not -1 <= tap <= self.shape.layers]
+        if strange:
+            raise ValueError(f"taps {strange} are outside -1..{self.shape.layers}")
+        tapped = dict.fromkeys(taps, torch.empty(0))
+        hidden = self._stream(runs, tapped)
+        if -1 in tapped:
+            tapped[-1] = self._norm(hidden, self._weights.final_norm)
+        features = torch.cat([tapped[tap] for tap in taps], dim=1) if taps else hidden[:, :0]
+        return self._logits(runs, hidden), features
+
+    def _stream(self, runs: Sequence[Run], tapped: dict[int, Tensor]) -> Tensor:
+        """The residual stream [new tokens, hidden] behind the last layer; keys of `tapped` get it as of their layer."""
         ids = torch.tensor([token for run in runs for token in run.token_ids], device=self._device)
         hidden = functional.embedding(ids, self._weights.embedding).to(self._type)
         shared = self._prepare(runs)
-        for weights, cached in zip(self._weights.layers, self.cache.rows, strict=True):
+        for layer, (weights, cached) in enumerate(zip(self._weights.layers, self.cache.rows, strict=True)):
+            if layer in tapped:
+                tapped[layer] = hidden.clone()
             hidden += self._attention(weights, cached, self._norm(hidden, weights.input_norm), shared)
             hidden += self._feed_forward(weights, self._norm(hidden, weights.post_norm))
+        if self.shape.layers in tapped:
+            tapped[self.shape.layers] = hidden
+        return hidden
+
+    def _logits(self, runs: Sequence[Run], hidden: Tensor) -> Tensor:
         rows = _wanted_rows(runs)
-        if len(rows) != len(ids):
+        if len(rows) != len(hidden):
             hidden = hidden[torch.tensor(rows, dtype=torch.long, device=self._device)]
         return self._weights.head(self._norm(hidden, self._weights.final_norm)).float()
 
