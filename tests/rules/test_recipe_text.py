@@ -54,6 +54,24 @@ def test_a_recipe_is_accepted() -> None:
             "speculators.0: no kind that is known; known kinds: ngram, draft_target",
             "set",
         ),
+        (
+            "kind: ngram, max_draft_len: 3",
+            "kind: medusa, path: heads, choices: [[0], [-1]]",
+            "r.yaml:5: speculators.0.choices.1.0: input should be greater than or equal to 0, not -1",
+            "correct speculators.0.choices.1.0",
+        ),
+        (
+            "kind: ngram, max_draft_len: 3",
+            "kind: eagle, path: net, eagle_layers: 3",
+            "r.yaml:5: speculators.0.eagle_layers: unknown key, the nearest known one is num_eagle_layers",
+            "write speculators.0.num_eagle_layers",
+        ),
+        (
+            "kind: ngram, max_draft_len: 3",
+            "kind: eagle3",
+            "r.yaml:5: speculators.0.path is missing",
+            "add speculators.0.path: Directory of the EAGLE-3 network",
+        ),
         ("max_input_len: 32", "max_input_len: 64", "limits: max_input_len must be below max_seq_len", "correct limits"),
         ("[fp32]", "[fp31]", "r.yaml:9: precisions.0: input should be 'fp32', 'fp16', 'bf16' or 'fp8'", "correct"),
         ("[fp32]", "[]", "r.yaml:9: precisions: tuple should have at least 1 item", "correct precisions"),
@@ -72,6 +90,11 @@ def test_all_problems_together() -> None:
     assert "max_batch_size" in failure.message
 
 
+def test_a_default_that_waits_for_another_key_is_no_problem_of_its_own() -> None:
+    failure = judged(TEXT.replace("kind: ngram, max_draft_len: 3", "kind: eagle3, path: net, depth: 0"))
+    assert failure.message == "r.yaml:5: speculators.0.depth: input should be greater than or equal to 1, not 0"
+
+
 @pytest.mark.parametrize("document", [None, [], "text", 3])
 def test_no_mapping_is_no_recipe(document: object) -> None:
     with pytest.raises(Failure, match="holds no recipe"):
@@ -79,7 +102,12 @@ def test_no_mapping_is_no_recipe(document: object) -> None:
 
 
 def test_a_written_recipe_reads_back_as_itself() -> None:
-    recipe = judge_recipe(yaml.safe_load(TEXT.replace("path: draft", "path: 'a: #b'")), {}, "r.yaml")
+    heads = (
+        "\n  - {kind: medusa, path: heads, choices: [[0], [0, 0], [1]]}\n  - {kind: lookahead, ngram_size: 3}\nlanes"
+    )
+    recipe = judge_recipe(
+        yaml.safe_load(TEXT.replace("path: draft", "path: 'a: #b'").replace("\nlanes", heads)), {}, "r.yaml"
+    )
     text = recipe_text(recipe, "first\nsecond")
     assert text.startswith("# first\n# second\n")
     assert judge_recipe(yaml.safe_load(text), {}, "r.yaml") == recipe

@@ -1,6 +1,7 @@
 """What a person wrote: target, speculators, devices, precisions, limits, gates."""
 
-from typing import Annotated, Literal
+from collections.abc import Mapping
+from typing import Annotated, Literal, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -10,6 +11,14 @@ from draftyard.nouns.network import Precision
 
 # Strict: YAML has whole numbers of its own, and `true` or "1" in their place is a slip.
 Count = Annotated[int, Field(ge=1, strict=True)]
+Whole = Annotated[int, Field(ge=0, strict=True)]
+ModelPath = Annotated[str, Field(min_length=1)]
+# Each path leads from the last token to one node: the rank of the candidate taken on every level.
+Choices: TypeAlias = tuple[tuple[Whole, ...], ...]
+
+# Nodes of the tree when a recipe names none, and its levels where the weights allow more (TensorRT-LLM's defaults).
+DEFAULT_TREE_NODES = 63
+DEFAULT_TREE_DEPTH = 4
 
 
 class Section(BaseModel):
@@ -40,6 +49,11 @@ class NgramSpeculator(Section):
             raise ValueError("min_match must not exceed max_match")
         return self
 
+    @property
+    def draft_depth(self) -> int:
+        """Draft tokens accepted in one step at most: a chain can stand as a whole."""
+        return self.max_draft_len
+
 
 class DraftTargetSpeculator(Section):
     """A smaller model with the target's tokenizer proposes a chain of tokens."""
@@ -49,8 +63,149 @@ class DraftTargetSpeculator(Section):
     max_draft_len: Count = Field(4, description="Tokens drafted per step at most.")
     tp_size: Count = Field(1, description="Tensor parallel size of the draft, its own.")
 
+    @property
+    def draft_depth(self) -> int:
+        """Draft tokens accepted in one step at most: a chain can stand as a whole."""
+        return self.max_draft_len
 
-Speculator = Annotated[NgramSpeculator | DraftTargetSpeculator, Field(discriminator="kind")]
+
+def dynamic_tree_nodes(top_k: int, depth: int) -> int:
+    """Most nodes of a tree grown by confidence: `top_k` on the first level, `top_k` squared on each further one."""
+    return top_k + top_k * top_k * (depth - 1)
+
+
+def _nodes(known: Mapping[str, object]) -> int:
+    """Nodes of the tree that the other keys describe."""
+    choices, top_k = known.get("choices"), known.get("dynamic_tree_max_top_k")
+    depth = known.get("num_eagle_layers", known.get("depth"))
+    if isinstance(choices, tuple) and choices:
+        return len(choices)
+    if isinstance(top_k, int) and isinstance(depth, int):
+        return min(dynamic_tree_nodes(top_k, depth), DEFAULT_TREE_NODES)
+    return DEFAULT_TREE_NODES
+
+
+def _chain_or_nodes(known: Mapping[str, object]) -> int:
+    """Without a dynamic tree one node a level."""
+    depth = known.get("depth")
+    return depth if isinstance(depth, int) and known.get("dynamic_tree_max_top_k") is None else _nodes(known)
+
+
+class MedusaSpeculator(Section):
+    """Heads beside the target's own predict the tokens after the next one, all at once; a tree of them is verified."""
+
+    kind: Literal[SpeculatorKind.MEDUSA]
+    path: ModelPath = Field(description="Directory of the heads; relative to the recipe file.")
+    heads: Count | None = Field(None, description="Heads in use, counted from the first; unset: all that are stored.")
+    choices: Choices | None = Field(
+        None, min_length=1, description="Nodes of the tree, such as [[0], [0, 0], [1]]; unset: a tree of max_draft_len."
+    )
+    max_draft_len: Count = Field(
+        default_factory=_nodes, description="Nodes verified per step at most; unset: as many as choices, or 63."
+    )
+
+    @property
+    def draft_depth(self) -> int:
+        """Draft tokens accepted in one step at most: the levels of the tree."""
+        if self.choices is not None:
+            return max(len(path) for path in self.choices)
+        return min(self.heads or DEFAULT_TREE_DEPTH, self.max_draft_len)
+
+
+class EagleSpeculator(Section):
+    """A small network predicts the target's next features from its last ones (EAGLE-1 and EAGLE-2)."""
+
+    kind: Literal[SpeculatorKind.EAGLE]
+    path: ModelPath = Field(description="Directory of the EAGLE network; relative to the recipe file.")
+    num_eagle_layers: Count = Field(DEFAULT_TREE_DEPTH, description="Drafting steps: the levels of the tree.")
+    choices: Choices | None = Field(
+        None, min_length=1, description="Nodes of a static tree, such as [[0], [0, 0], [1]] (EAGLE-1)."
+    )
+    dynamic_tree_max_top_k: Count | None = Field(
+        None, description="Candidates of each node of a tree grown by confidence (EAGLE-2); goes without choices."
+    )
+    max_non_leaves_per_layer: Count = Field(10, description="Nodes of one level that have children, at most.")
+    max_draft_len: Count = Field(
+        default_factory=_nodes, description="Nodes verified per step at most; unset: the whole tree, or 63."
+    )
+
+    @model_validator(mode="after")
+    def _one_tree(self) -> "EagleSpeculator":
+        if self.choices is not None and self.dynamic_tree_max_top_k is not None:
+            raise ValueError("choices and dynamic_tree_max_top_k describe two trees; give one of them")
+        return self
+
+    @property
+    def draft_depth(self) -> int:
+        """Draft tokens accepted in one step at most: the levels of the tree."""
+        return self.num_eagle_layers
+
+
+class Eagle3Speculator(Section):
+    """A small network predicts tokens from features of three layers of the target (EAGLE-3)."""
+
+    kind: Literal[SpeculatorKind.EAGLE3]
+    path: ModelPath = Field(description="Directory of the EAGLE-3 network; relative to the recipe file.")
+    depth: Count = Field(DEFAULT_TREE_DEPTH, description="Drafting steps: the levels of the tree, or the whole chain.")
+    dynamic_tree_max_top_k: Count | None = Field(
+        None, description="Candidates of each node of a tree grown by confidence; unset: a chain."
+    )
+    max_draft_len: Count = Field(
+        default_factory=_chain_or_nodes,
+        description="Nodes verified per step at most; unset: depth for a chain, else the whole tree, up to 63.",
+    )
+
+    @property
+    def draft_depth(self) -> int:
+        """Draft tokens accepted in one step at most: the levels of the tree."""
+        return self.depth
+
+
+class MtpSpeculator(Section):
+    """A module trained with the target to predict one token more, used again for each further one."""
+
+    kind: Literal[SpeculatorKind.MTP]
+    path: ModelPath = Field(description="Directory with the module's weights; relative to the recipe file.")
+    max_draft_len: Count = Field(1, description="Tokens drafted per step at most.")
+
+    @property
+    def draft_depth(self) -> int:
+        """Draft tokens accepted in one step at most: a chain can stand as a whole."""
+        return self.max_draft_len
+
+
+class LookaheadSpeculator(Section):
+    """The target itself fills a window of guesses and verifies the n-grams found in it; needs no weights."""
+
+    kind: Literal[SpeculatorKind.LOOKAHEAD]
+    window_size: Annotated[int, Field(ge=2, strict=True)] = Field(7, description="Guesses kept on each level.")
+    ngram_size: Annotated[int, Field(ge=2, strict=True)] = Field(7, description="Tokens of an n-gram, the first known.")
+    verification_set_size: Count = Field(7, description="N-grams verified per step at most.")
+
+    @property
+    def max_draft_len(self) -> int:
+        """Draft tokens of one step: window and verified n-grams together, as TensorRT-LLM 1.2.1 counts them."""
+        levels = self.ngram_size - 1
+        return self.ngram_size - 2 + (self.window_size - 1 + self.verification_set_size) * levels
+
+    @property
+    def draft_depth(self) -> int:
+        """Draft tokens accepted in one step at most: an n-gram without its known first token."""
+        return self.ngram_size - 1
+
+
+Speculator = Annotated[
+    NgramSpeculator
+    | DraftTargetSpeculator
+    | MedusaSpeculator
+    | EagleSpeculator
+    | Eagle3Speculator
+    | MtpSpeculator
+    | LookaheadSpeculator,
+    Field(discriminator="kind"),
+]
+# Those whose weights lie in a directory of their own and hang on the target's features.
+HeadSpeculator: TypeAlias = MedusaSpeculator | EagleSpeculator | Eagle3Speculator | MtpSpeculator
 
 
 class Limits(Section):

@@ -23,6 +23,11 @@ SPEAKING_NAMES = {
     SpeculatorKind.NONE: "Plain decoding",
     SpeculatorKind.NGRAM: "N-gram lookup",
     SpeculatorKind.DRAFT_TARGET: "The draft model",
+    SpeculatorKind.MEDUSA: "Medusa",
+    SpeculatorKind.EAGLE: "EAGLE",
+    SpeculatorKind.EAGLE3: "EAGLE-3",
+    SpeculatorKind.MTP: "The target's own prediction module",
+    SpeculatorKind.LOOKAHEAD: "Lookahead",
 }
 
 

@@ -9,7 +9,16 @@ from pydantic import BaseModel, ValidationError
 from draftyard.nouns.digest import Json
 from draftyard.nouns.errors import Problem, raise_problems
 from draftyard.nouns.lane import SpeculatorKind
-from draftyard.nouns.recipe import DraftTargetSpeculator, NgramSpeculator, Recipe
+from draftyard.nouns.recipe import (
+    DraftTargetSpeculator,
+    Eagle3Speculator,
+    EagleSpeculator,
+    LookaheadSpeculator,
+    MedusaSpeculator,
+    MtpSpeculator,
+    NgramSpeculator,
+    Recipe,
+)
 
 if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
@@ -19,6 +28,11 @@ Place: TypeAlias = "tuple[str | int, ...]"
 _SPECULATORS: Mapping[str, type[BaseModel]] = {
     SpeculatorKind.NGRAM.value: NgramSpeculator,
     SpeculatorKind.DRAFT_TARGET.value: DraftTargetSpeculator,
+    SpeculatorKind.MEDUSA.value: MedusaSpeculator,
+    SpeculatorKind.EAGLE.value: EagleSpeculator,
+    SpeculatorKind.EAGLE3.value: Eagle3Speculator,
+    SpeculatorKind.MTP.value: MtpSpeculator,
+    SpeculatorKind.LOOKAHEAD.value: LookaheadSpeculator,
 }
 
 
@@ -33,6 +47,8 @@ def judge_recipe(document: Json, lines: Mapping[Place, int], file_name: str) -> 
         # A list whose items are wrong is also called too short; the items say it better.
         wrong = {details["loc"][:-1] for details in found}
         kept = [details for details in found if not (details["type"] == "too_short" and details["loc"] in wrong)]
+        # A default that follows from other keys cannot be had while one of them is wrong; that one is told.
+        kept = [details for details in kept if details["type"] != "default_factory_not_called"]
         problems = [_problem(details, lines, file_name) for details in kept]
     raise_problems(problems)
     raise AssertionError("a validation error has at least one detail")
