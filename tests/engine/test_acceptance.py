@@ -15,7 +15,8 @@ VOCABULARY, LENGTH, RUNS = 4, 3, 12_000
 # right implementation gives about 63 with a standard deviation of 11.2.
 LIMIT = 114.8
 
-Sampler = Callable[[Draft, Callable[[int], torch.Tensor], torch.Generator], Verdict]
+Target = Callable[[tuple[int, ...]], torch.Tensor]
+Sampler = Callable[[Draft, Target, torch.Generator], Verdict]
 
 
 def table(seed: int) -> dict[tuple[int, ...], torch.Tensor]:
@@ -41,8 +42,10 @@ def generate(sampler: Sampler, generator: torch.Generator, certain: bool) -> tup
             drawn_from.append(proposal)
         draft = Draft(tuple(drafted), None if certain or not room else tuple(drawn_from))
 
-        def target(index: int, tokens: tuple[int, ...] = tokens, drafted: list[int] = drafted) -> torch.Tensor:
-            return TARGET[(*tokens, *drafted[:index])]
+        def target(
+            path: tuple[int, ...], tokens: tuple[int, ...] = tokens, drafted: list[int] = drafted
+        ) -> torch.Tensor:
+            return TARGET[(*tokens, *(drafted[node] for node in path))]
 
         tokens += sampler(draft, target, generator).token_ids
     return tokens
@@ -68,31 +71,29 @@ def test_speculative_sampling_has_the_distribution_of_the_target(certain: bool) 
     assert chi_square(speculative_sample, certain) < LIMIT
 
 
-def accepts_everything(draft: Draft, target: Callable[[int], torch.Tensor], generator: torch.Generator) -> Verdict:
+def accepts_everything(draft: Draft, target: Target, generator: torch.Generator) -> Verdict:
     count = len(draft.token_ids)
-    return Verdict((*draft.token_ids, draw(target(count), generator)), count)
+    return Verdict((*draft.token_ids, draw(target(tuple(range(count))), generator)), tuple(range(count)))
 
 
-def resamples_from_the_target(
-    draft: Draft, target: Callable[[int], torch.Tensor], generator: torch.Generator
-) -> Verdict:
+def resamples_from_the_target(draft: Draft, target: Target, generator: torch.Generator) -> Verdict:
     """The mistake of drawing the replacement from p and not from what p has more than q."""
     for index, token in enumerate(draft.token_ids):
         proposed = 1.0 if draft.probabilities is None else float(draft.probabilities[index][token])
-        if uniform(generator) * proposed >= float(target(index)[token]):
-            return Verdict((*draft.token_ids[:index], draw(target(index), generator)), index)
+        if uniform(generator) * proposed >= float(target(tuple(range(index)))[token]):
+            return Verdict(
+                (*draft.token_ids[:index], draw(target(tuple(range(index))), generator)), tuple(range(index))
+            )
     return accepts_everything(draft, target, generator)
 
 
-def accepts_with_the_target_alone(
-    draft: Draft, target: Callable[[int], torch.Tensor], generator: torch.Generator
-) -> Verdict:
+def accepts_with_the_target_alone(draft: Draft, target: Target, generator: torch.Generator) -> Verdict:
     """The mistake of accepting with p in place of p / q."""
     for index, token in enumerate(draft.token_ids):
-        if uniform(generator) >= float(target(index)[token]):
+        if uniform(generator) >= float(target(tuple(range(index)))[token]):
             drawn_from = None if draft.probabilities is None else draft.probabilities[index]
-            rest = residual(target(index), drawn_from, token)
-            return Verdict((*draft.token_ids[:index], draw(rest, generator)), index)
+            rest = residual(target(tuple(range(index))), drawn_from, token)
+            return Verdict((*draft.token_ids[:index], draw(rest, generator)), tuple(range(index)))
     return accepts_everything(draft, target, generator)
 
 
@@ -112,8 +113,8 @@ def test_a_draft_equal_to_the_target_is_always_accepted() -> None:
     generator = torch.Generator().manual_seed(0)
     probabilities = torch.tensor([0.25, 0.5, 0.25])
     for token in (0, 1, 2):
-        verdict = speculative_sample(Draft((token,), (probabilities,)), lambda index: probabilities, generator)
-        assert verdict.accepted == 1
+        verdict = speculative_sample(Draft((token,), (probabilities,)), lambda path: probabilities, generator)
+        assert verdict.path == (0,)
 
 
 def test_acceptance_happens_as_often_as_theory_says() -> None:
@@ -121,7 +122,8 @@ def test_acceptance_happens_as_often_as_theory_says() -> None:
     generator = torch.Generator().manual_seed(5)
     p, q = TARGET[()], DRAFT[()]
     accepted = sum(
-        speculative_sample(Draft((draw(q, generator),), (q,)), lambda index: p, generator).accepted for _ in range(8000)
+        speculative_sample(Draft((draw(q, generator),), (q,)), lambda path: p, generator).path == (0,)
+        for _ in range(8000)
     )
     assert abs(accepted / 8000 - float(torch.minimum(p, q).sum())) < 0.02
 
@@ -130,16 +132,16 @@ def test_greedy_keeps_the_leading_run_and_adds_the_targets_own() -> None:
     logits = torch.eye(5)[[1, 2, 3, 4]]
     ask = GenerationRequest("r", (0,), 9)
     generator = torch.Generator()
-    assert verify(ask, [0], Draft((1, 2, 3)), logits, generator) == Verdict((1, 2, 3, 4), 3)
-    assert verify(ask, [0], Draft((1, 0, 3)), logits, generator) == Verdict((1, 2), 1)
-    assert verify(ask, [0], Draft((0, 2, 3)), logits, generator) == Verdict((1,), 0)
+    assert verify(ask, [0], Draft((1, 2, 3)), logits, generator) == Verdict((1, 2, 3, 4), (0, 1, 2))
+    assert verify(ask, [0], Draft((1, 0, 3)), logits, generator) == Verdict((1, 2), (0,))
+    assert verify(ask, [0], Draft((0, 2, 3)), logits, generator) == Verdict((1,))
 
 
 def test_penalties_see_the_drafted_tokens_before_them() -> None:
     """Each row forbids what the accepted drafts made a repetition, as step by step decoding would."""
     logits = torch.tensor([[0.0, 2.0, 1.9], [0.0, 2.0, 1.9]])
     ask = GenerationRequest("r", (0,), 9, sampling=SamplingParameters(frequency_penalty=1.0))
-    assert verify(ask, [0], Draft((1,)), logits, torch.Generator()) == Verdict((1, 2), 1)
+    assert verify(ask, [0], Draft((1,)), logits, torch.Generator()) == Verdict((1, 2), (0,))
 
 
 def test_sampled_acceptance_uses_the_filtered_distribution() -> None:
@@ -150,5 +152,5 @@ def test_sampled_acceptance_uses_the_filtered_distribution() -> None:
     ask = GenerationRequest("r", (0,), 9, sampling=sampling)
     for seed in range(200):
         verdict = verify(ask, [0], Draft((2,)), logits, torch.Generator().manual_seed(seed))
-        assert verdict.accepted == 0
+        assert verdict.path == ()
         assert verdict.token_ids[0] in (0, 1)

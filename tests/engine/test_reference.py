@@ -140,6 +140,8 @@ def test_logits_that_are_no_numbers_end_the_sequence_with_an_error(tmp_path: Pat
 class FixedDrafts:
     """A speculator that proposes what the test says, once."""
 
+    taps: tuple[int, ...] = ()
+
     def __init__(self, engine: ReferenceEngine, tokens: tuple[int, ...]) -> None:
         self._inner = engine._proposer
         self._tokens = tokens

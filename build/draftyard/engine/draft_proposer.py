@@ -5,7 +5,7 @@ from collections.abc import Sequence as Many
 from torch import Tensor
 from torch.nn import functional
 
-from draftyard.engine.acceptance import Draft
+from draftyard.engine.acceptance import Draft, Path
 from draftyard.engine.decoder import Decoder, Run
 from draftyard.engine.sampling import adjusted, distribution, draw, needs_history
 from draftyard.engine.sequence import Sequence
@@ -48,6 +48,8 @@ class _Chain:
 class DraftProposer:
     """`cached` counts, per request, the leading tokens whose keys and values the draft's cache holds."""
 
+    taps: tuple[int, ...] = ()
+
     def __init__(self, decoder: Decoder, max_num_tokens: int, vocabulary: int) -> None:
         self._vocabulary = vocabulary
         self._decoder = decoder
@@ -57,7 +59,7 @@ class DraftProposer:
     def propose(self, sequences: Many[Sequence], most: Many[int]) -> list[Draft]:
         """Chains of `most[i]` tokens; the sequences step together. A token unknown to the draft ends its drafting."""
         chains = [
-            _Chain(one, wanted if self._knows(one) else 0, self._vocabulary)
+            _Chain(one, min(wanted, one.depth_room) if self._knows(one) else 0, self._vocabulary)
             for one, wanted in zip(sequences, most, strict=True)
         ]
         active = [chain for chain in chains if chain.wanted > 0]
@@ -77,11 +79,14 @@ class DraftProposer:
                 chain.extend(logits)
         return [chain.draft() for chain in chains]
 
-    def settle(self, sequence: Sequence, draft: Draft, accepted: int) -> None:
+    def absorb(self, sequence: Sequence, first_position: int, features: Tensor) -> None:
+        """Asks for no features."""
+
+    def settle(self, sequence: Sequence, draft: Draft, path: Path) -> None:
         """Keys and values of refused tokens are overwritten; the last drafted token was never fed to the draft."""
         name, drafted = sequence.request.request_id, len(draft.token_ids)
         if drafted:
-            kept = self._cached[name] + min(accepted, drafted - 1)
+            kept = self._cached[name] + min(len(path), drafted - 1)
             self._cached[name] = min(kept, len(sequence.tokens) - 1)
 
     def forget(self, sequence: Sequence) -> None:

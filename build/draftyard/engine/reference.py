@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
-from draftyard.engine.acceptance import Draft, verify
+from draftyard.engine.acceptance import Draft, Path, verify
 from draftyard.engine.configuration import EngineLimits
 from draftyard.engine.decoder import Decoder, Run
 from draftyard.engine.proposers import Proposer
@@ -25,6 +25,14 @@ class EngineStatus:
     kv_tokens_used: int
     kv_tokens_total: int
     steps_total: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Outcome:
+    """What the pass computed for one sequence: logits of the wanted tokens, features of all its new ones."""
+
+    logits: torch.Tensor
+    features: torch.Tensor
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,22 +119,32 @@ class ReferenceEngine:
         try:
             planned = self._plan()
             self._steps_total += 1 if planned else 0
-            logits = self._decoder.forward([one.run for one in planned]) if planned else torch.empty(0, 1)
+            logits, features = self._forward([one.run for one in planned])
             numbers = logits.amax(dim=-1).isfinite().tolist()
         except Exception as error:  # whatever broke, every client of this pass has to hear of it
             return (*events, *(self._fail(one, error) for one in list(self._running.values())))
-        begin = 0
+        begin, fed = 0, 0
         for one in planned:
-            end = begin + len(one.run.token_ids) - one.run.logits_from
-            events.extend(self._advance_safely(one, logits[begin:end], all(numbers[begin:end])))
-            begin = end
+            count = len(one.run.token_ids)
+            end = begin + count - one.run.logits_from
+            outcome = _Outcome(logits[begin:end], features[fed : fed + count])
+            events.extend(self._advance_safely(one, outcome, all(numbers[begin:end])))
+            begin, fed = end, fed + count
         return tuple(events)
 
-    def _advance_safely(self, one: _Planned, logits: torch.Tensor, numbers: bool) -> list[GenerationEvent]:
+    def _forward(self, runs: Many[Run]) -> tuple[torch.Tensor, torch.Tensor]:
+        """Logits, and features where the speculator wants them."""
+        if not runs:
+            return torch.empty(0, 1), torch.empty(0, 0)
+        if self._proposer.taps:
+            return self._decoder.forward_with_features(runs, self._proposer.taps)
+        return self._decoder.forward(runs), torch.empty(0, 0)
+
+    def _advance_safely(self, one: _Planned, outcome: _Outcome, numbers: bool) -> list[GenerationEvent]:
         try:
             if not numbers:
                 raise ArithmeticError("the logits are no finite numbers: the weights do not fit their type")
-            return self._advance(one, logits)
+            return self._advance(one, outcome)
         except Exception as error:  # one sequence's fault is no other's
             return [self._fail(one.sequence, error)]
 
@@ -162,8 +180,7 @@ class ReferenceEngine:
         planned = []
         for sequence, draft in zip(decoding, self._drafts(decoding, spare), strict=True):
             spare -= len(draft.token_ids)
-            run = Run(sequence.slot, sequence.cached, (sequence.tokens[-1], *draft.token_ids), 0)
-            planned.append(_Planned(sequence, draft, run))
+            planned.append(_Planned(sequence, draft, _verification(sequence, draft)))
         for sequence in self._running.values():
             if sequence.prefilling and spare > 0:
                 chunk = tuple(sequence.tokens[sequence.cached : sequence.cached + spare])
@@ -178,25 +195,41 @@ class ReferenceEngine:
         for sequence in decoding:
             most.append(max(min(sequence.room, spare), 0))
             spare -= most[-1]
-        return self._proposer.propose(decoding, most)
+        drafts = self._proposer.propose(decoding, most)
+        return [
+            draft.trimmed(room, sequence.depth_room)
+            for sequence, draft, room in zip(decoding, drafts, most, strict=True)
+        ]
 
-    def _advance(self, one: _Planned, logits: torch.Tensor) -> list[GenerationEvent]:
+    def _advance(self, one: _Planned, outcome: _Outcome) -> list[GenerationEvent]:
         """Take what the pass gave a sequence: nothing for a chunk in the middle of a prompt."""
         sequence = one.sequence
         if not one.completes:
             sequence.cached = one.run.end
+            self._keep(one, (), outcome.features)
             return []
         first = sequence.prefilling
-        verdict = verify(sequence.request, sequence.tokens, one.draft, logits, sequence.generator)
+        verdict = verify(sequence.request, sequence.tokens, one.draft, outcome.logits, sequence.generator)
         emitted = sequence.emit(verdict.token_ids)
         sequence.cached = len(sequence.tokens) - 1
         if not first:
-            sequence.count(one.draft, verdict.accepted, len(emitted))
-        self._proposer.settle(sequence, one.draft, verdict.accepted)
+            sequence.count(one.draft, len(verdict.path), len(emitted))
+        if sequence.finish_reason is None:
+            self._keep(one, verdict.path, outcome.features)
+        self._proposer.settle(sequence, one.draft, verdict.path)
         if sequence.finish_reason is not None:
             self._release(sequence)
         event = GenerationEvent(sequence.request.request_id, emitted, sequence.finish_reason, sequence.statistics())
         return [event]
+
+    def _keep(self, one: _Planned, path: Path, features: torch.Tensor) -> None:
+        """Leave a chain in the cache and hand its features on: the run's certain tokens and the accepted path."""
+        certain = len(one.run.token_ids) - len(one.draft.token_ids)
+        rows = [*range(certain), *(certain + node for node in path)]
+        self._decoder.cache.keep(one.sequence.slot, one.run.start, rows)
+        if self._proposer.taps:
+            kept = features if len(rows) == len(features) else features[torch.tensor(rows, device=features.device)]
+            self._proposer.absorb(one.sequence, one.run.start, kept)
 
     def _release(self, sequence: Sequence) -> None:
         del self._running[sequence.request.request_id]
@@ -204,3 +237,9 @@ class ReferenceEngine:
         self._free_slots.sort()
         self._reserved_tokens -= sequence.reserved_tokens
         self._proposer.forget(sequence)
+
+
+def _verification(sequence: Sequence, draft: Draft) -> Run:
+    """The run that scores a draft: the sequence's last token is the root, node i of the draft the token i + 1."""
+    parents = None if draft.parents is None else (-1, *(parent + 1 for parent in draft.parents))
+    return Run(sequence.slot, sequence.cached, (sequence.tokens[-1], *draft.token_ids), 0, parents)

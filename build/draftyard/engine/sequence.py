@@ -36,9 +36,14 @@ class Sequence:
         return self.generated == 0
 
     @property
+    def depth_room(self) -> int:
+        """Tokens that a draft can still add: one output token always comes from the target itself."""
+        return self.request.max_tokens - self.generated - 1
+
+    @property
     def room(self) -> int:
-        """Tokens worth drafting: one output token always comes from the target itself."""
-        return min(self.max_draft_len, self.request.max_tokens - self.generated - 1)
+        """Nodes of a draft that are worth their place in a pass."""
+        return self.max_draft_len if self.depth_room > 0 else 0
 
     def emit(self, token_ids: tuple[int, ...]) -> tuple[int, ...]:
         """Append tokens up to the first that ends the sequence; what follows an end is cut. Returns what was kept."""
@@ -52,13 +57,15 @@ class Sequence:
         return tuple(kept)
 
     def count(self, draft: Draft, accepted: int, emitted: int) -> None:
-        """Count one verification step; draft positions behind the last emitted token count for nothing.
+        """Count one verification step by depth; draft positions behind the last emitted token count for nothing.
 
-        `accepted_before_cut` keeps what was accepted whether or not the sequence ended within it.
+        A tree counts once for each depth at which it had a node, an accepted path of `accepted` nodes once for each of
+        its own. `accepted_before_cut` keeps what was accepted whether or not the sequence ended within it.
         """
         self.steps += 1
         self.accepted_before_cut += accepted
-        counted = len(draft.token_ids) if self.finish_reason is None else min(len(draft.token_ids), emitted)
+        depth = max(draft.depths(), default=-1) + 1
+        counted = depth if self.finish_reason is None else min(depth, emitted)
         for index in range(counted):
             if index == len(self.drafted):
                 self.drafted.append(0)
