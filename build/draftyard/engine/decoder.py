@@ -60,6 +60,19 @@ def run_mask(run: Run) -> Tensor | None:
     return torch.cat((torch.zeros(count, run.start), mask), dim=1)
 
 
+@dataclass(frozen=True, slots=True)
+class Window:
+    """New tokens of one sequence without their ids: the rows `start` on of `slot`, and what they see.
+
+    `positions` of each new token; `mask` [new, start + new] is additive, None when all is seen.
+    """
+
+    slot: int
+    start: int
+    positions: Sequence[int]
+    mask: Tensor | None
+
+
 class KeyValueCache:
     """Keys and values: per layer one row per slot and position, keys of all KV heads before values.
 
@@ -119,7 +132,7 @@ class Decoder:
         self.shape = shape
         self._weights = weights
         self._device = device
-        self._type = weights.final_norm.dtype
+        self._type = weights.layers[0].post_norm.dtype
         self._rotations = rotary_table(shape, positions, device)
         self.cache = KeyValueCache(shape, slots, positions, device, self._type)
 
@@ -139,19 +152,41 @@ class Decoder:
         tapped = dict.fromkeys(taps, torch.empty(0))
         hidden = self._stream(runs, tapped)
         if -1 in tapped:
-            tapped[-1] = self._norm(hidden, self._weights.final_norm)
+            tapped[-1] = self.normed(hidden)
         features = torch.cat([tapped[tap] for tap in taps], dim=1) if taps else hidden[:, :0]
         return self._logits(runs, hidden), features
+
+    def embed(self, token_ids: Tensor) -> Tensor:
+        """[n] ids -> [n, hidden] in the type of activations."""
+        return functional.embedding(token_ids, self._weights.embedding).to(self._type)
+
+    def normed(self, hidden: Tensor) -> Tensor:
+        """The output of the final norm, of a network that has one."""
+        return self._norm(hidden, self._weights.final_norm)
+
+    def project(self, normed: Tensor) -> Tensor:
+        """Logits float32 [n, vocabulary of the head]."""
+        return self._weights.head(normed).float()
+
+    def transform(self, windows: Sequence[Window], hidden: Tensor, first: Tensor | None = None) -> Tensor:
+        """The stream behind the last layer from the stream before the first, [new tokens, hidden]; keys are stored.
+
+        `hidden` is overwritten. `first` is what the attention of the first layer reads where that is not the normed
+        stream (drafters that read an embedding beside it).
+        """
+        return self._layers(hidden, first, self._shared(windows), {})
 
     def _stream(self, runs: Sequence[Run], tapped: dict[int, Tensor]) -> Tensor:
         """The residual stream [new tokens, hidden] behind the last layer; keys of `tapped` get it as of their layer."""
         ids = torch.tensor([token for run in runs for token in run.token_ids], device=self._device)
-        hidden = functional.embedding(ids, self._weights.embedding).to(self._type)
-        shared = self._prepare(runs)
+        return self._layers(self.embed(ids), None, self._prepare(runs), tapped)
+
+    def _layers(self, hidden: Tensor, first: Tensor | None, shared: _Pass, tapped: dict[int, Tensor]) -> Tensor:
         for layer, (weights, cached) in enumerate(zip(self._weights.layers, self.cache.rows, strict=True)):
             if layer in tapped:
                 tapped[layer] = hidden.clone()
-            hidden += self._attention(weights, cached, self._norm(hidden, weights.input_norm), shared)
+            read = self._norm(hidden, weights.input_norm) if first is None or layer else first
+            hidden += self._attention(weights, cached, read, shared)
             hidden += self._feed_forward(weights, self._norm(hidden, weights.post_norm))
         if self.shape.layers in tapped:
             tapped[self.shape.layers] = hidden
@@ -161,23 +196,33 @@ class Decoder:
         rows = _wanted_rows(runs)
         if len(rows) != len(hidden):
             hidden = hidden[torch.tensor(rows, dtype=torch.long, device=self._device)]
-        return self._weights.head(self._norm(hidden, self._weights.final_norm)).float()
+        return self.project(self.normed(hidden))
 
-    def _norm(self, x: Tensor, weight: Tensor) -> Tensor:
-        return functional.rms_norm(x, (x.shape[-1],), weight, self.shape.norm_epsilon)
+    def _norm(self, x: Tensor, weight: Tensor | None) -> Tensor:
+        """RMS norm; a norm that a network does not have changes nothing."""
+        return x if weight is None else functional.rms_norm(x, (x.shape[-1],), weight, self.shape.norm_epsilon)
 
     def _prepare(self, runs: Sequence[Run]) -> _Pass:
+        return self._shared(
+            [
+                Window(run.slot, run.start, [run.start + depth for depth in run_depths(run)], run_mask(run))
+                for run in runs
+            ]
+        )
+
+    def _shared(self, windows: Sequence[Window]) -> _Pass:
         positions: list[int] = []
         places: list[int] = []
         spans: list[_Span] = []
         begin = 0
-        for run in runs:
-            count, first = len(run.token_ids), run.slot * self.cache.positions
-            positions.extend([run.start + depth for depth in run_depths(run)])
-            places.extend(range(first + run.start, first + run.end))
-            mask = run_mask(run)
+        for window in windows:
+            count, first = len(window.positions), window.slot * self.cache.positions
+            start, last = first + window.start, first + window.start + count
+            positions.extend(window.positions)
+            places.extend(range(start, last))
+            mask = window.mask
             folded = None if mask is None else mask.repeat(self.shape.group, 1).to(self._device, self._type)
-            spans.append(_Span(begin, begin + count, first, first + run.end, folded))
+            spans.append(_Span(begin, begin + count, first, last, folded))
             begin += count
         index = torch.tensor([positions, places], device=self._device)
         return _Pass(index[1], self._rotations[index[0]].unsqueeze(1), tuple(spans))

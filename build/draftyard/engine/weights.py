@@ -33,7 +33,7 @@ class MakeLinear(Protocol):
 class LayerWeights:
     """One layer; `fc_gate` gives the rows of `mlp.fc` (the activated ones) first, then those of `mlp.gate`."""
 
-    input_norm: Tensor
+    input_norm: Tensor | None
     qkv: Linear
     dense: Linear
     post_norm: Tensor
@@ -49,7 +49,7 @@ class DecoderWeights:
 
     embedding: Tensor
     layers: tuple[LayerWeights, ...]
-    final_norm: Tensor
+    final_norm: Tensor | None
     head: Linear
 
 
