@@ -214,7 +214,7 @@ def test_a_path_that_does_not_ascend_is_refused(kept: tuple[int, ...]) -> None:
 def test_verified_rows_have_the_bits_of_single_rows_in_float16_products(tmp_path: Path) -> None:
     """The matrix products are the same for any number of rows; what attention adds stays within rounding."""
     decoder = loaded(write_engine(tmp_path / "engine", random_llama(), dtype=torch.float16))._decoder
-    product = decoder._weights.layers[0].fc_gate
+    product = decoder.weights.layers[0].fc_gate
     rows = torch.randn(33, 64, generator=torch.Generator().manual_seed(0))
     together = product(rows)
     for count in (1, 2, 5, 8, 17):

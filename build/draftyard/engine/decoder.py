@@ -130,7 +130,7 @@ class Decoder:
         self, shape: DecoderShape, weights: DecoderWeights, slots: int, positions: int, device: torch.device
     ) -> None:
         self.shape = shape
-        self._weights = weights
+        self.weights = weights
         self._device = device
         self._type = weights.layers[0].post_norm.dtype
         self._rotations = rotary_table(shape, positions, device)
@@ -158,15 +158,15 @@ class Decoder:
 
     def embed(self, token_ids: Tensor) -> Tensor:
         """[n] ids -> [n, hidden] in the type of activations."""
-        return functional.embedding(token_ids, self._weights.embedding).to(self._type)
+        return functional.embedding(token_ids, self.weights.embedding).to(self._type)
 
     def normed(self, hidden: Tensor) -> Tensor:
         """The output of the final norm, of a network that has one."""
-        return self._norm(hidden, self._weights.final_norm)
+        return self._norm(hidden, self.weights.final_norm)
 
     def project(self, normed: Tensor) -> Tensor:
         """Logits float32 [n, vocabulary of the head]."""
-        return self._weights.head(normed).float()
+        return self.weights.head(normed).float()
 
     def transform(self, windows: Sequence[Window], hidden: Tensor, first: Tensor | None = None) -> Tensor:
         """The stream behind the last layer from the stream before the first, [new tokens, hidden]; keys are stored.
@@ -182,7 +182,7 @@ class Decoder:
         return self._layers(self.embed(ids), None, self._prepare(runs), tapped)
 
     def _layers(self, hidden: Tensor, first: Tensor | None, shared: _Pass, tapped: dict[int, Tensor]) -> Tensor:
-        for layer, (weights, cached) in enumerate(zip(self._weights.layers, self.cache.rows, strict=True)):
+        for layer, (weights, cached) in enumerate(zip(self.weights.layers, self.cache.rows, strict=True)):
             if layer in tapped:
                 tapped[layer] = hidden.clone()
             read = self._norm(hidden, weights.input_norm) if first is None or layer else first

@@ -31,7 +31,10 @@ class MakeLinear(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class LayerWeights:
-    """One layer; `fc_gate` gives the rows of `mlp.fc` (the activated ones) first, then those of `mlp.gate`."""
+    """One layer; `fc_gate` gives the rows of `mlp.fc` (the activated ones) first, then those of `mlp.gate`.
+
+    `input_norm` None is a layer that reads its input as it is (the first one of an EAGLE-1 drafter).
+    """
 
     input_norm: Tensor | None
     qkv: Linear
@@ -45,7 +48,7 @@ class LayerWeights:
 
 @dataclass(frozen=True, slots=True)
 class DecoderWeights:
-    """All of a decoder; `embedding` is [vocabulary, hidden] in its stored type."""
+    """All of a decoder; `embedding` is [vocabulary, hidden] in its stored type; drafters may lack a final norm."""
 
     embedding: Tensor
     layers: tuple[LayerWeights, ...]
@@ -54,11 +57,15 @@ class DecoderWeights:
 
 
 class RankFiles:
-    """Reads whole tensors over tensor-parallel ranks; stages of the pipeline lie one after another."""
+    """Reads whole tensors over tensor-parallel ranks; stages of the pipeline lie one after another.
 
-    def __init__(self, files: Sequence[TensorFile], shape: DecoderShape) -> None:
+    `layers` is the name that those of the layers begin with.
+    """
+
+    def __init__(self, files: Sequence[TensorFile], shape: DecoderShape, layers: str = "transformer.layers") -> None:
         self._files = files
         self._shape = shape
+        self._layers = layers
         self._starts = _stage_starts(shape.layers, shape.pp_size)
 
     def has(self, layer: int | None, name: str) -> bool:
@@ -96,7 +103,7 @@ class RankFiles:
         tp_size, stage, full = self._shape.tp_size, 0, name
         if layer is not None:
             stage = max(index for index, start in enumerate(self._starts) if start <= layer)
-            full = f"transformer.layers.{layer - self._starts[stage]}.{name}"
+            full = f"{self._layers}.{layer - self._starts[stage]}.{name}"
         elif not name.startswith("transformer.vocab_embedding"):
             stage = self._shape.pp_size - 1
         return full, list(range(stage * tp_size, (stage + 1) * tp_size))
@@ -122,38 +129,57 @@ def _stage_starts(layers: int, pp_size: int) -> list[int]:
     return [sum(sizes[:stage]) for stage in range(pp_size)]
 
 
-def read_weights(files: Sequence[TensorFile], shape: DecoderShape, device: torch.device) -> DecoderWeights:
-    """Weights ready to multiply.
+def holding(dtype: str, device: torch.device) -> tuple[MakeLinear, torch.dtype]:
+    """How weights of a stored type are held on a device, and the type of activations there.
 
     On the CPU float16 stays float16 in memory with float32 sums where FBGEMM runs; float32 and bfloat16 (widened,
     exactly) are multiplied in float32. On a GPU everything keeps its type.
     """
-    ranks = RankFiles(files, shape)
-    half_stored = device.type == "cpu" and shape.dtype == "float16"
+    half_stored = device.type == "cpu" and dtype == "float16"
     if half_stored and not half_stored_available():
         raise Failure("this CPU cannot multiply float16 weights (FBGEMM needs AVX2)", "use precision fp32")
-    wide = torch.float32 if device.type == "cpu" else TORCH_TYPES[_tensor_type(shape.dtype)]
-    embedding = ranks.whole(None, "transformer.vocab_embedding.weight", None)
-    tied = not ranks.has(None, "lm_head.weight")
-    head = embedding if tied else ranks.whole(None, "lm_head.weight", 0)[: shape.vocabulary]
+    wide = torch.float32 if device.type == "cpu" else TORCH_TYPES[_tensor_type(dtype)]
 
     def linear(weight: Tensor, bias: Tensor | None = None) -> Linear:
         kept = weight if half_stored else weight.to(device, wide).contiguous()
         return make_linear(kept, None if bias is None else bias.to(device, wide), half_stored)
 
-    layers = tuple(_read_layer(ranks, shape, layer, linear, device, wide) for layer in range(shape.layers))
+    return linear, wide
+
+
+def read_embedding(ranks: RankFiles) -> Tensor:
+    """The target's embedding [vocabulary, hidden] as stored."""
+    return ranks.whole(None, "transformer.vocab_embedding.weight", None)
+
+
+def read_head(ranks: RankFiles, shape: DecoderShape) -> Tensor:
+    """The target's output head [vocabulary, hidden] as stored, without padding rows; the embedding where it is tied."""
+    tied = not ranks.has(None, "lm_head.weight")
+    return read_embedding(ranks) if tied else ranks.whole(None, "lm_head.weight", 0)[: shape.vocabulary]
+
+
+def read_weights(files: Sequence[TensorFile], shape: DecoderShape, device: torch.device) -> DecoderWeights:
+    """Weights ready to multiply, held as `holding` says."""
+    ranks = RankFiles(files, shape)
+    linear, wide = holding(shape.dtype, device)
+    layers = tuple(read_layer(ranks, shape, layer, linear, device, wide) for layer in range(shape.layers))
     final_norm = ranks.whole(None, "transformer.ln_f.weight", None).to(device, wide)
-    return DecoderWeights(embedding.to(device).clone(), layers, final_norm, linear(head))
+    embedding = read_embedding(ranks).to(device).clone()
+    return DecoderWeights(embedding, layers, final_norm, linear(read_head(ranks, shape)))
 
 
-def _read_layer(
+def read_layer(
     ranks: RankFiles,
     shape: DecoderShape,
     layer: int,
     linear: MakeLinear,
     device: torch.device,
     wide: torch.dtype,
+    *,
+    bare: bool = False,
 ) -> LayerWeights:
+    """One layer; a `bare` one has no norm before its attention."""
+
     def vector(name: str) -> Tensor:
         return ranks.whole(layer, name, None).to(device, wide)
 
@@ -165,7 +191,7 @@ def _read_layer(
     fc, gate = ranks.whole(layer, "mlp.fc.weight", 0), ranks.whole(layer, "mlp.gate.weight", 0)
     fc_bias, gate_bias = bias("mlp.fc.bias", 0), bias("mlp.gate.bias", 0)
     return LayerWeights(
-        input_norm=vector("input_layernorm.weight"),
+        input_norm=None if bare else vector("input_layernorm.weight"),
         qkv=linear(ranks.qkv(layer, "weight"), qkv_bias),
         dense=linear(ranks.whole(layer, "attention.dense.weight", 1), bias("attention.dense.bias", None)),
         post_norm=vector("post_layernorm.weight"),
