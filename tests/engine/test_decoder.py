@@ -214,7 +214,7 @@ def test_a_path_that_does_not_ascend_is_refused(kept: tuple[int, ...]) -> None:
 def test_verified_rows_have_the_bits_of_single_rows_in_float16_products(tmp_path: Path) -> None:
     """The matrix products are the same for any number of rows; what attention adds stays within rounding."""
     decoder = loaded(write_engine(tmp_path / "engine", random_llama(), dtype=torch.float16))._decoder
-    product = decoder.weights.layers[0].fc_gate
+    product = decoder.weights.layers[0].feed_forward.fc_gate
     rows = torch.randn(33, 64, generator=torch.Generator().manual_seed(0))
     together = product(rows)
     for count in (1, 2, 5, 8, 17):
@@ -226,10 +226,12 @@ def test_verified_rows_have_the_bits_of_single_rows_in_float16_products(tmp_path
     [
         ({"dtype": "float8"}, "float8"),
         ({"hidden_act": "gelu"}, "gelu"),
-        ({"moe": {"num_experts": 4}}, "experts"),
+        ({"moe": {"num_experts": 4, "normalization_mode": 2}}, "experts"),
         ({"quantization": {"quant_algo": "FP8"}}, "FP8"),
-        ({"rotary_scaling": {"type": "longrope"}}, "longrope"),
-        ({"rotary_scaling": {"type": "dynamic", "factor": 2.0}, "max_position_embeddings": 100}, "dynamic"),
+        ({"rotary_scaling": {"type": "longrope"}}, "longrope needs short_factor"),
+        ({"rotary_scaling": {"type": "longrope", "original_max_position_embeddings": 64}}, "up to 64 tokens"),
+        ({"rotary_scaling": {"type": "dynamic", "factor": 2.0}, "max_position_embeddings": 100}, "up to 100 tokens"),
+        ({"rotary_scaling": {"type": "ntk"}}, "ntk"),
         ({"sliding_window": 64}, "64"),
         ({"use_parallel_embedding": True}, "embedding"),
     ],

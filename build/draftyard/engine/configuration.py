@@ -7,13 +7,19 @@ from draftyard.nouns.digest import Json
 from draftyard.nouns.errors import ExitCode, Failure
 from draftyard.nouns.lane import SpeculatorKind
 
-ROTARY_KINDS = ("default", "linear", "llama3", "yarn", "dynamic")
+ROTARY_KINDS = ("default", "linear", "llama3", "yarn", "dynamic", "longrope")
+_POSITIONS = ("rope_gpt_neox", "long_rope")
+# MoeConfig.ExpertScaleNormalizationMode of TensorRT-LLM 1.2.1.
+_NONE, _RENORMALISE = 0, 1
 REBUILD = "build the engine again with this version of draftyard"
 
 
 @dataclass(frozen=True, slots=True)
 class DecoderShape:
-    """Sizes of one decoder as executed (whole, not per rank); `dtype` is how its weights are stored."""
+    """Sizes of one decoder as executed (whole, not per rank); `dtype` is how its weights are stored.
+
+    `experts` 0 means a dense feed-forward.
+    """
 
     dtype: str
     hidden_size: int
@@ -31,6 +37,9 @@ class DecoderShape:
     qk_norm: bool
     tp_size: int
     pp_size: int
+    experts: int = 0
+    experts_per_token: int = 0
+    experts_normalised: bool = False
 
     @property
     def group(self) -> int:
@@ -52,12 +61,21 @@ class EngineLimits:
 
 @dataclass(frozen=True, slots=True)
 class SpeculatorChoice:
-    """Which speculator the engine was built with; the match lengths belong to n-gram lookup."""
+    """Which speculator the engine was built with; `max_draft_len` counts the nodes of a tree.
+
+    The match lengths belong to n-gram lookup, `choices` (paths of candidate ranks) to a static tree, `depth` (drafting
+    steps), `dynamic_top_k` and `max_non_leaves_per_layer` to a tree grown by confidence, `heads` to Medusa.
+    """
 
     kind: SpeculatorKind
     max_draft_len: int
-    min_match: int
-    max_match: int
+    min_match: int = 1
+    max_match: int = 3
+    depth: int = 0
+    choices: tuple[tuple[int, ...], ...] | None = None
+    dynamic_top_k: int | None = None
+    max_non_leaves_per_layer: int = 0
+    heads: int = 0
 
 
 def section(config: Mapping[str, Json], name: str) -> Mapping[str, Json]:
@@ -93,6 +111,8 @@ def decoder_shape(pretrained: Mapping[str, Json]) -> DecoderShape:
         raise Failure("engine config.json: rotary_scaling must be an object", REBUILD, ExitCode.ENVIRONMENT)
     _refuse_unknown(pretrained, scaling)
     mapping = section(pretrained, "mapping")
+    moe = section(pretrained, "moe") if pretrained.get("moe") else {}
+    experts = integer(moe, "num_experts") if moe else 0
     hidden_size, heads = integer(pretrained, "hidden_size"), integer(pretrained, "num_attention_heads")
     return DecoderShape(
         dtype=str(pretrained.get("dtype")),
@@ -111,26 +131,31 @@ def decoder_shape(pretrained: Mapping[str, Json]) -> DecoderShape:
         qk_norm=bool(pretrained.get("qk_layernorm", False)),
         tp_size=integer(mapping, "tp_size", 1),
         pp_size=integer(mapping, "pp_size", 1),
+        experts=experts,
+        experts_per_token=integer(moe, "top_k") if experts else 0,
+        experts_normalised=moe.get("normalization_mode") == _RENORMALISE,
     )
 
 
 def _refuse_unknown(pretrained: Mapping[str, Json], scaling: Mapping[str, Json]) -> None:
-    """The reference lane executes dense RoPE decoders in 32 and 16 bit; all else is named."""
-    hint = "use a dense Llama-like model in fp32, fp16 or bf16 with the reference lane"
+    """The reference lane executes RoPE decoders, dense or with experts, in 32 and 16 bit; all else is named."""
+    hint = "use a Llama-like model in fp32, fp16 or bf16 with the reference lane"
     kind = str(scaling.get("rope_type", scaling.get("type", "default")))
     quantization = pretrained.get("quantization") or {}
+    moe = pretrained.get("moe")
+    modes = moe.get("normalization_mode") if isinstance(moe, Mapping) else None
     algorithm = quantization.get("quant_algo") if isinstance(quantization, Mapping) else None
     refused = {
         f"dtype {pretrained.get('dtype')!r}": pretrained.get("dtype") not in ("float32", "float16", "bfloat16"),
         f"quantisation {algorithm!r}": algorithm is not None,
-        "mixture of experts": bool(pretrained.get("moe")),
+        f"normalisation {modes!r} of a mixture of experts": modes not in (None, _NONE, _RENORMALISE),
         "an embedding that is split over ranks": bool(pretrained.get("use_parallel_embedding")),
         f"activation {pretrained.get('hidden_act')!r}": pretrained.get("hidden_act") not in ("silu", "swiglu"),
         f"rotary scaling {kind!r}": kind not in ROTARY_KINDS,
         f"positions {pretrained.get('position_embedding_type')!r}": pretrained.get(
             "position_embedding_type", "rope_gpt_neox"
         )
-        != "rope_gpt_neox",
+        not in _POSITIONS,
     }
     for what, bad in refused.items():
         if bad:
@@ -160,8 +185,33 @@ def speculator_choice(config: Mapping[str, Json]) -> SpeculatorChoice:
         kind = SpeculatorKind(str(block.get("kind")))
     except ValueError:
         raise Failure(f"unknown speculator {block.get('kind')!r}", REBUILD, ExitCode.ENVIRONMENT) from None
-    if kind not in (SpeculatorKind.NONE, SpeculatorKind.NGRAM, SpeculatorKind.DRAFT_TARGET):
-        raise Failure(f"the reference lane does not execute the speculator {kind}", "use ngram or draft_target")
+    if kind is SpeculatorKind.LOOKAHEAD:
+        hint = f"use {', '.join(one for one in SpeculatorKind if one is not kind)}"
+        raise Failure(f"the reference lane does not execute the speculator {kind}", hint)
+    max_draft_len = integer(block, "max_draft_len", 0)
     return SpeculatorChoice(
-        kind, integer(block, "max_draft_len", 0), integer(block, "min_match", 1), integer(block, "max_match", 3)
+        kind=kind,
+        max_draft_len=max_draft_len,
+        min_match=integer(block, "min_match", 1),
+        max_match=integer(block, "max_match", 3),
+        depth=integer(block, "depth", max_draft_len),
+        choices=_choices(block.get("choices")),
+        dynamic_top_k=None if block.get("dynamic_top_k") is None else integer(block, "dynamic_top_k"),
+        max_non_leaves_per_layer=integer(block, "max_non_leaves_per_layer", 10),
+        heads=integer(block, "heads", 0),
     )
+
+
+def _choices(value: Json) -> tuple[tuple[int, ...], ...] | None:
+    """Paths of a static tree; None where there is none."""
+    if value is None:
+        return None
+    paths = [path for path in value if isinstance(path, list)] if isinstance(value, list) else []
+    ranks = [[rank for rank in path if isinstance(rank, int) and not isinstance(rank, bool)] for path in paths]
+    if ranks != value or not ranks:
+        raise Failure(
+            f"engine config.json: choices must be paths such as [[0], [0, 0], [1]], not {value!r}",
+            REBUILD,
+            ExitCode.ENVIRONMENT,
+        )
+    return tuple(tuple(path) for path in ranks)

@@ -187,7 +187,7 @@ class Decoder:
                 tapped[layer] = hidden.clone()
             read = self._norm(hidden, weights.input_norm) if first is None or layer else first
             hidden += self._attention(weights, cached, read, shared)
-            hidden += self._feed_forward(weights, self._norm(hidden, weights.post_norm))
+            hidden += weights.feed_forward(self._norm(hidden, weights.post_norm))
         if self.shape.layers in tapped:
             tapped[self.shape.layers] = hidden
         return hidden
@@ -263,11 +263,6 @@ class Decoder:
             return
         turned = torch.view_as_complex(heads.float().reshape(*heads.shape[:2], -1, 2)) * rotations
         heads.copy_(torch.view_as_real(turned).flatten(-2))
-
-    def _feed_forward(self, weights: LayerWeights, x: Tensor) -> Tensor:
-        both = weights.fc_gate(x)
-        inner = self.shape.intermediate_size
-        return weights.proj(functional.silu(both[:, :inner]).mul_(both[:, inner:]))
 
 
 def _wanted_rows(runs: Sequence[Run]) -> list[int]:

@@ -46,6 +46,20 @@ class HalfStoredLinear:
         return torch.fbgemm_linear_fp16_weight_fp32_activation(x, self._packed, self._bias)
 
 
+class GatedFeedForward:
+    """The dense feed-forward; `fc_gate` gives the rows of `mlp.fc` (the activated ones) first, then `mlp.gate`'s."""
+
+    def __init__(self, fc_gate: Linear, proj: Linear, intermediate_size: int) -> None:
+        self.fc_gate = fc_gate
+        self._proj = proj
+        self._inner = intermediate_size
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """[tokens, hidden] -> [tokens, hidden]."""
+        both = self.fc_gate(x)
+        return self._proj(torch.nn.functional.silu(both[:, : self._inner]).mul_(both[:, self._inner :]))
+
+
 def half_stored_available() -> bool:
     """True where FBGEMM runs (x86-64 with AVX2)."""
     try:

@@ -8,6 +8,7 @@ from pathlib import Path
 import torch
 
 from draftyard.engine.configuration import (
+    DecoderShape,
     EngineLimits,
     decoder_shape,
     engine_limits,
@@ -20,6 +21,7 @@ from draftyard.engine.draft_proposer import DraftProposer
 from draftyard.engine.ngram_proposer import NgramProposer
 from draftyard.engine.proposers import NoProposer, Proposer
 from draftyard.engine.reference import ReferenceEngine
+from draftyard.engine.rotary import rotary_limit
 from draftyard.engine.weights import read_weights
 from draftyard.nouns.digest import Json
 from draftyard.nouns.errors import ExitCode, Failure
@@ -73,14 +75,26 @@ def _load_decoder(
     for path in paths:
         if not path.is_file():
             raise Failure(f"{path} is missing", "build the engine again", ExitCode.ENVIRONMENT)
+    _refuse_lengths(shape, limits)
+    weights = read_weights([open_tensors(path) for path in paths], shape, device)
+    positions = limits.max_seq_len + limits.max_draft_len + 1
+    return Decoder(shape, weights, limits.max_batch_size, positions, device)
+
+
+def _refuse_lengths(shape: DecoderShape, limits: EngineLimits) -> None:
+    """Sequences longer than what attention sees, or than what the rotary scaling is executed for."""
     if shape.sliding_window is not None and shape.sliding_window < limits.max_seq_len:
         raise Failure(
             f"attention of this model sees {shape.sliding_window} tokens, the engine takes {limits.max_seq_len}",
             f"the reference lane has no sliding window: build with max_seq_len {shape.sliding_window} or less",
         )
-    weights = read_weights([open_tensors(path) for path in paths], shape, device)
-    positions = limits.max_seq_len + limits.max_draft_len + 1
-    return Decoder(shape, weights, limits.max_batch_size, positions, device)
+    longest = rotary_limit(shape)
+    if longest is not None and longest < limits.max_seq_len:
+        raise Failure(
+            f"the rotary scaling of this model is executed up to {longest} tokens, the engine takes "
+            f"{limits.max_seq_len}",
+            f"build with max_seq_len {longest} or less",
+        )
 
 
 def _read_config(directory: Path) -> Mapping[str, Json]:

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from draftyard.engine.configuration import DecoderShape
-from draftyard.engine.linear import Linear, half_stored_available, make_linear
+from draftyard.engine.experts import Expert, SparseFeedForward
+from draftyard.engine.linear import GatedFeedForward, Linear, half_stored_available, make_linear
 from draftyard.engine.rotary import pair_order
 from draftyard.nouns.errors import ExitCode, Failure
 from draftyard.nouns.tensor import TensorFile, TensorType
@@ -31,7 +32,7 @@ class MakeLinear(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class LayerWeights:
-    """One layer; `fc_gate` gives the rows of `mlp.fc` (the activated ones) first, then those of `mlp.gate`.
+    """One layer; `feed_forward` is [tokens, hidden] -> [tokens, hidden], dense or sparse.
 
     `input_norm` None is a layer that reads its input as it is (the first one of an EAGLE-1 drafter).
     """
@@ -40,8 +41,7 @@ class LayerWeights:
     qkv: Linear
     dense: Linear
     post_norm: Tensor
-    fc_gate: Linear
-    proj: Linear
+    feed_forward: Linear
     q_norm: Tensor | None
     k_norm: Tensor | None
 
@@ -188,20 +188,46 @@ def read_layer(
 
     pairs = pair_order(shape.head_size)
     qkv_bias = ranks.qkv(layer, "bias") if ranks.has(layer, "attention.qkv.bias") else None
-    fc, gate = ranks.whole(layer, "mlp.fc.weight", 0), ranks.whole(layer, "mlp.gate.weight", 0)
-    fc_bias, gate_bias = bias("mlp.fc.bias", 0), bias("mlp.gate.bias", 0)
+    read_feed_forward = _read_experts if shape.experts else _read_feed_forward
     return LayerWeights(
         input_norm=None if bare else vector("input_layernorm.weight"),
         qkv=linear(ranks.qkv(layer, "weight"), qkv_bias),
         dense=linear(ranks.whole(layer, "attention.dense.weight", 1), bias("attention.dense.bias", None)),
         post_norm=vector("post_layernorm.weight"),
-        fc_gate=linear(
-            torch.cat((fc, gate)), None if fc_bias is None or gate_bias is None else torch.cat((fc_bias, gate_bias))
-        ),
-        proj=linear(ranks.whole(layer, "mlp.proj.weight", 1), bias("mlp.proj.bias", None)),
+        feed_forward=read_feed_forward(ranks, shape, layer, linear, device),
         q_norm=vector("attention.q_layernorm.weight")[pairs] if shape.qk_norm else None,
         k_norm=vector("attention.k_layernorm.weight")[pairs] if shape.qk_norm else None,
     )
+
+
+def _read_feed_forward(
+    ranks: RankFiles, shape: DecoderShape, layer: int, linear: MakeLinear, device: torch.device
+) -> Linear:
+    def bias(name: str, dim: int | None) -> Tensor | None:
+        return ranks.whole(layer, name, dim) if ranks.has(layer, name) else None
+
+    fc, gate = ranks.whole(layer, "mlp.fc.weight", 0), ranks.whole(layer, "mlp.gate.weight", 0)
+    fc_bias, gate_bias = bias("mlp.fc.bias", 0), bias("mlp.gate.bias", 0)
+    both = None if fc_bias is None or gate_bias is None else torch.cat((fc_bias, gate_bias))
+    return GatedFeedForward(
+        linear(torch.cat((fc, gate)), both),
+        linear(ranks.whole(layer, "mlp.proj.weight", 1), bias("mlp.proj.bias", None)),
+        shape.intermediate_size,
+    )
+
+
+def _read_experts(
+    ranks: RankFiles, shape: DecoderShape, layer: int, linear: MakeLinear, device: torch.device
+) -> Linear:
+    """Router and experts; each rank's `mlp.fc` holds its share of the linear rows, then that of the activated ones."""
+    ups, downs = ranks.pieces(layer, "mlp.fc.weight"), ranks.pieces(layer, "mlp.proj.weight")
+    experts = []
+    for index in range(shape.experts):
+        halves = [up[index].chunk(2) for up in ups]
+        up_gate = torch.cat([half[0] for half in halves] + [half[1] for half in halves])
+        experts.append(Expert(linear(up_gate), linear(torch.cat([down[index] for down in downs], dim=1))))
+    router = ranks.whole(layer, "mlp.router.weight", None).to(device, torch.float32)
+    return SparseFeedForward(router, experts, shape.experts_per_token, shape.experts_normalised)
 
 
 def _tensor_type(dtype: str) -> TensorType:
