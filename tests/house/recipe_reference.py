@@ -55,7 +55,7 @@ def _fields(schema: Schema) -> Mapping[str, Schema]:
 def _objects(field: Schema, sections: Mapping[str, Schema]) -> list[str]:
     """Names of the sections that a field's value may be."""
     items = cast("Schema", field.get("items", {}))
-    choices = cast("Sequence[Schema]", items.get("oneOf", (field, items)))
+    choices = cast("Sequence[Schema]", items.get("oneOf", (field, items, *field.get("anyOf", ()))))
     names = [str(choice["$ref"]).rpartition("/")[2] for choice in choices if "$ref" in choice]
     return [name for name in names if "properties" in sections[name]]
 

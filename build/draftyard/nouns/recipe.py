@@ -5,6 +5,7 @@ from typing import Annotated, Literal, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from draftyard.nouns.enums import StrEnum
 from draftyard.nouns.gpu import Gpu
 from draftyard.nouns.lane import Lane, SpeculatorKind
 from draftyard.nouns.network import Precision
@@ -208,6 +209,68 @@ Speculator = Annotated[
 HeadSpeculator: TypeAlias = MedusaSpeculator | EagleSpeculator | Eagle3Speculator | MtpSpeculator
 
 
+class KvCachePrecision(StrEnum):
+    """How keys and values are cached: as the activations are, or in FP8."""
+
+    NONE = "none"
+    FP8 = "fp8"
+
+
+class KvScale(StrEnum):
+    """Where the scale of an FP8 KV cache comes from: the calibration, or 1 because a person says so."""
+
+    MEASURED = "measured"
+    UNIT = "unit"
+
+
+class UncalibratedExperts(StrEnum):
+    """What becomes of an expert that no calibration token reached."""
+
+    FAIL = "fail"
+    SIBLING_MAX = "sibling_max"
+
+
+class Calibration(Section):
+    """The texts whose largest activations become the scales of FP8."""
+
+    prompts: Annotated[str, Field(min_length=1)] = Field(
+        description="File with one text a line, or JSONL with a text field or messages; relative to the recipe file."
+    )
+    text_field: Annotated[str, Field(min_length=1)] = Field(
+        "text", description="Key of the text in JSONL lines without messages."
+    )
+    samples: Count = Field(512, description="Texts used, counted from the first.")
+    max_tokens: Count = Field(512, description="Tokens used of one text, counted from its start.")
+
+
+# Modules that stay as they are: TensorRT-LLM's own list for a checkpoint that names none (quantization/quantize.py).
+EXCLUDED_MODULES = (
+    "*lm_head",
+    "*router",
+    "*vocab_embedding",
+    "*position_embedding",
+    "*block_embedding",
+    "*shared_expert_gate",
+)
+
+
+class Quantisation(Section):
+    """How weights, activations and the KV cache become FP8; read by the precision fp8 alone."""
+
+    calibration: Calibration | None = Field(
+        None, description="Texts to calibrate with; unset: only models that are FP8 already."
+    )
+    kv_cache: KvCachePrecision = Field(KvCachePrecision.NONE, description="Precision of the KV cache.")
+    kv_scale: KvScale = Field(KvScale.MEASURED, description="Scale of an FP8 KV cache.")
+    uncalibrated_experts: UncalibratedExperts = Field(
+        UncalibratedExperts.FAIL, description="An expert that no calibration token reached."
+    )
+    exclude_modules: tuple[Annotated[str, Field(min_length=1)], ...] | None = Field(
+        EXCLUDED_MODULES,
+        description="Modules left in 16 bit, as patterns; null leaves the choice to TensorRT-LLM, [] excludes nothing.",
+    )
+
+
 class Limits(Section):
     """Sizes an engine is built for; tokens throughout."""
 
@@ -274,6 +337,7 @@ class Recipe(Section):
     gpus: tuple[Gpu, ...] = Field(min_length=1, description="Devices; cpu goes with the reference lane.")
     precisions: tuple[Precision, ...] = Field(min_length=1, description="fp16, bf16, fp8; fp32 for reference.")
     limits: Limits = Limits()
+    quantisation: Quantisation = Quantisation()
     serving: Serving = Serving()
     verify: Verify
 
