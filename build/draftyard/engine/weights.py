@@ -68,10 +68,31 @@ class RankFiles:
         self._layers = layers
         self._starts = _stage_starts(shape.layers, shape.pp_size)
 
+    def renamed(self, layers: str, shape: DecoderShape) -> "RankFiles":
+        """Another network in the same files."""
+        return RankFiles(self._files, shape, layers)
+
     def has(self, layer: int | None, name: str) -> bool:
         """True when the tensor is stored (in the first rank of its stage)."""
         full, ranks = self._place(layer, name)
         return full in self._files[ranks[0]].headers
+
+    def size(self, layer: int | None, name: str, dim: int | None) -> tuple[int, ...] | None:
+        """Shape of `whole` from the headers alone; None when a rank lacks the tensor."""
+        full, ranks = self._place(layer, name)
+        shapes = [self._files[rank].headers[full].shape for rank in ranks if full in self._files[rank].headers]
+        if len(shapes) < len(ranks):
+            return None
+        if dim is None or len(shapes) == 1:
+            return shapes[0]
+        return (*shapes[0][:dim], sum(shape[dim] for shape in shapes), *shapes[0][dim + 1 :])
+
+    def integers(self, name: str) -> Tensor:
+        """A table of whole numbers (int64), alike on every rank."""
+        header = self._files[0].headers[name]
+        if header.type is not TensorType.I64:
+            raise Failure(f"{name} has the type {header.type}, not I64", "build the checkpoint again")
+        return torch.frombuffer(bytearray(self._files[0].read(name)), dtype=torch.int64).reshape(header.shape)
 
     def pieces(self, layer: int | None, name: str) -> list[Tensor]:
         """The tensor's piece of each tensor-parallel rank."""
