@@ -27,9 +27,9 @@ def read_model_directory(directory: Path) -> ModelFiles:
         raise Failure(f"{directory} is no directory", "give the directory that holds config.json and the weights")
     _refuse_foreign_layout(directory)
     problems = _dangling(directory)
-    config = _read_json(directory, "config.json", problems, required=True)
-    generation = _read_json(directory, "generation_config.json", problems)
-    settings = _read_json(directory, "tokenizer_config.json", problems)
+    config = read_settings(directory, "config.json", problems, required=True)
+    generation = read_settings(directory, "generation_config.json", problems)
+    settings = read_settings(directory, "tokenizer_config.json", problems)
     tokenizer = _read_tokenizer(directory, settings, problems)
     weights = _find_weights(directory, problems)
     used = (*_SETTINGS, *TOKENIZER_FILES, *weights.files)
@@ -122,7 +122,7 @@ def _refuse_constant(word: str) -> Json:
     raise ValueError(f"{word} is no JSON number")
 
 
-def _read_json(directory: Path, name: str, problems: list[Problem], *, required: bool = False) -> Mapping[str, Json]:
+def read_settings(directory: Path, name: str, problems: list[Problem], *, required: bool = False) -> Mapping[str, Json]:
     path = directory / name
     if not path.is_file():
         if required and not path.is_symlink():
@@ -157,4 +157,4 @@ def _read_tokenizer(directory: Path, settings: Mapping[str, Json], problems: lis
 def _find_weights(directory: Path, problems: list[Problem]) -> WeightFiles:
     if not (directory / INDEX_NAME).is_file():
         return find_weights(directory, None)
-    return find_weights(directory, _read_json(directory, INDEX_NAME, problems))
+    return find_weights(directory, read_settings(directory, INDEX_NAME, problems))
