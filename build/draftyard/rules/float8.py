@@ -37,7 +37,8 @@ def _piece_to_e4m3(values: NDArray[np.float32]) -> NDArray[np.uint8]:
         steps = (size + np.float32(16384.0)).view(np.uint32) - np.uint32(0x46800000)
     code = np.where(size < np.float32(2.0**-6), steps, rounded)
     code = np.where(np.isnan(size), np.uint32(0x7F), code)
-    return (code | ((values.view(np.uint32) >> np.uint32(24)) & np.uint32(0x80))).astype(np.uint8)
+    signs = (values.view(np.uint32) >> np.uint32(24)) & np.uint32(0x80)
+    return np.asarray((code | signs).astype(np.uint8))
 
 
 def _decoded() -> NDArray[np.float32]:
@@ -81,12 +82,11 @@ def largest_magnitude(stored: NDArray[np.generic], kind: TensorType) -> np.float
     """max |x| of a tensor, exact; NaN or infinity when it holds one. Zero for an empty tensor."""
     if stored.size == 0:
         return np.float32(0)
-    wide = np.uint32 if kind is TensorType.F32 else np.uint16
+    wide = np.dtype(np.uint32 if kind is TensorType.F32 else np.uint16)
     # Bit patterns without their sign order like the magnitudes, NaN above infinity.
-    bits = stored.reshape(-1).view(wide)
-    most = wide(0)
-    for at in range(0, bits.size, 1 << 20):
-        most = max(most, (bits[at : at + (1 << 20)] & wide(_SIGNS[kind])).max())
+    bits, unsigned = stored.reshape(-1).view(wide), np.array(_SIGNS[kind], dtype=wide)
+    pieces = (bits[at : at + (1 << 20)] for at in range(0, bits.size, 1 << 20))
+    most = max(int(np.bitwise_and(piece, unsigned).max()) for piece in pieces)
     return np.float32(_widened(np.array([most], dtype=wide).view(STORAGE[kind]), kind)[0])
 
 

@@ -1,0 +1,182 @@
+"""FP8 in a checkpoint's `config.json` and tensor list: what the block says, which modules it means, what they hold."""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from draftyard.nouns.digest import Json
+from draftyard.nouns.errors import ExitCode, Failure, Problem
+from draftyard.nouns.network import Network, Precision
+from draftyard.nouns.recipe import EXCLUDED_MODULES, KvCachePrecision, Quantisation
+from draftyard.nouns.tensor import TensorType
+
+Expected = dict[str, tuple[TensorType, tuple[int, ...]]]
+
+WEIGHT_SCALE = "weights_scaling_factor"
+ACTIVATION_SCALE = "activation_scaling_factor"
+KV_SCALE = "attention.kv_cache_scaling_factor"
+
+# Linear modules that have an FP8 form (TensorRT-LLM 1.2.1: FP8Linear, FP8RowLinear and the experts); a router has none.
+_LINEAR = re.compile(
+    r"transformer\.layers\.\d+\.(attention\.(qkv|dense)|mlp\.(fc|gate|proj)|shared_expert\.(fc|gate|proj))|lm_head"
+)
+# QuantConfig of TensorRT-LLM 1.2.1; its constructor refuses any other key.
+_BLOCK_KEYS = (
+    "quant_algo",
+    "kv_cache_quant_algo",
+    "group_size",
+    "smoothquant_val",
+    "clamp_val",
+    "use_meta_recipe",
+    "has_zero_point",
+    "pre_quant_scale",
+    "exclude_modules",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Fp8Form:
+    """How a checkpoint is stored in FP8: the precision of what stays in 16 bit, the KV cache, the modules left out.
+
+    `excluded` None leaves the choice to TensorRT-LLM (its default list); empty leaves nothing out.
+    """
+
+    rest: Precision
+    kv_cache: bool
+    excluded: tuple[str, ...] | None
+
+    def block(self) -> dict[str, Json]:
+        """The `quantization` object of `config.json`."""
+        return {
+            "quant_algo": "FP8",
+            "kv_cache_quant_algo": "FP8" if self.kv_cache else None,
+            "exclude_modules": None if self.excluded is None else list(self.excluded),
+        }
+
+
+def fp8_form(weight_type: TensorType, wishes: Quantisation) -> Fp8Form:
+    """The form for a source: what is not quantised stays bfloat16 when the source is that, else it is float16."""
+    rest = Precision.BF16 if weight_type is TensorType.BF16 else Precision.FP16
+    return Fp8Form(rest, wishes.kv_cache is KvCachePrecision.FP8, wishes.exclude_modules)
+
+
+def excluded_modules(config: Mapping[str, Json]) -> tuple[str, ...]:
+    """The patterns of modules left out; absent and null mean TensorRT-LLM's default list, an empty list means none."""
+    patterns = quantization_block(config).get("exclude_modules")
+    if patterns is None:
+        return EXCLUDED_MODULES
+    if isinstance(patterns, str) or not isinstance(patterns, Sequence):
+        raise ValueError(f"exclude_modules is {patterns!r}, no list of patterns")
+    return tuple(str(pattern) for pattern in patterns)
+
+
+def is_fp8(config: Mapping[str, Json]) -> bool:
+    """True when the checkpoint's weights are FP8 with one scale a tensor."""
+    return quantization_block(config).get("quant_algo") == "FP8"
+
+
+def has_fp8_cache(config: Mapping[str, Json]) -> bool:
+    """True when the checkpoint asks for an FP8 KV cache."""
+    return quantization_block(config).get("kv_cache_quant_algo") == "FP8"
+
+
+def is_quantised(config: Mapping[str, Json], module: str) -> bool:
+    """True when the weight of this module (a dotted name without `.weight`) is FP8.
+
+    Patterns are matched as by `fnmatch.fnmatchcase` against the whole name (TensorRT-LLM, quantization/quantize.py).
+    """
+    if not is_fp8(config) or not _LINEAR.fullmatch(module):
+        return False
+    return not any(re.fullmatch(_pattern(pattern), module) for pattern in excluded_modules(config))
+
+
+def with_scales(config: Mapping[str, Json], plain: Expected) -> Expected:
+    """The tensors of a rank file when FP8 is asked for: weights in one byte, and the scales beside them.
+
+    Scales are float32 [1] (stacked experts: [experts, 1] for weights) and the same on every rank.
+    """
+    expected: Expected = {}
+    for name, (kind, shape) in plain.items():
+        module = name.removesuffix(".weight")
+        if module == name or not is_quantised(config, module):
+            expected[name] = (kind, shape)
+            continue
+        expected[name] = (TensorType.F8_E4M3, shape)
+        expected[f"{module}.{WEIGHT_SCALE}"] = (TensorType.F32, (shape[0], 1) if len(shape) == 3 else (1,))
+        expected[f"{module}.{ACTIVATION_SCALE}"] = (TensorType.F32, (1,))
+    if has_fp8_cache(config):
+        layers = [name.removesuffix("attention.qkv.weight") for name in plain if name.endswith("attention.qkv.weight")]
+        expected |= {f"{layer}{KV_SCALE}": (TensorType.F32, (1,)) for layer in layers if _in_target(layer)}
+    return expected
+
+
+def form_problems(network: Network, wishes: Quantisation, role: str) -> list[Problem]:
+    """Why these modules cannot be quantised: a tied head shares its matrix with the embedding, a router has no FP8."""
+    config: dict[str, Json] = {"quantization": Fp8Form(Precision.FP16, False, wishes.exclude_modules).block()}
+    problems = []
+    if network.tied_head and is_quantised(config, "lm_head"):
+        problems.append(
+            Problem(
+                f"the {role}'s lm_head is tied to its embedding, which has no FP8 form",
+                'add "*lm_head" to quantisation.exclude_modules',
+            )
+        )
+    router = "transformer.layers.0.mlp.router"
+    kept = any(re.fullmatch(_pattern(pattern), router) for pattern in excluded_modules(config))
+    if network.experts is not None and not kept:
+        problems.append(
+            Problem(f"the {role}'s routers have no FP8 form", 'add "*router" to quantisation.exclude_modules')
+        )
+    if not any(
+        is_quantised(config, f"transformer.layers.0.{name}") for name in ("attention.qkv", "mlp.fc", "mlp.proj")
+    ):
+        problems.append(
+            Problem(
+                f"quantisation.exclude_modules leaves nothing of the {role} to quantise", "exclude less, or use fp16"
+            )
+        )
+    return problems
+
+
+def quantization_block(config: Mapping[str, Json]) -> Mapping[str, Json]:
+    """The `quantization` object; empty when absent. Failure when it has keys that TensorRT-LLM 1.2.1 does not know."""
+    block = config.get("quantization") or {}
+    if not isinstance(block, Mapping):
+        raise ValueError(f"quantization is {block!r}, not an object")
+    strange = sorted(set(block) - set(_BLOCK_KEYS))
+    if strange:
+        raise Failure(
+            f"config.json: quantization has unknown keys {', '.join(strange)} (written by {_writer(config)})",
+            "build the checkpoint again with this version",
+            ExitCode.ENVIRONMENT,
+        )
+    return block
+
+
+def _writer(config: Mapping[str, Json]) -> str:
+    producer = config.get("producer")
+    if isinstance(producer, Mapping):
+        return f"{producer.get('name')} {producer.get('version')}"
+    return f"version {config['version']}" if "version" in config else "an unnamed tool"
+
+
+def _in_target(layer: str) -> bool:
+    """Layers of drafters in the same file keep their cache as it is."""
+    return layer.startswith("transformer.layers.")
+
+
+def _pattern(words: str) -> str:
+    """A shell pattern as a regular expression: `*`, `?` and `[...]`."""
+    parts = re.split(r"(\*|\?|\[!?\]?[^\]]*\])", words)
+    return "".join(_piece(part) for part in parts)
+
+
+def _piece(part: str) -> str:
+    if part == "*":
+        return ".*"
+    if part == "?":
+        return "."
+    if part.startswith("[") and part.endswith("]") and len(part) > 2:
+        inner = part[1:-1].replace("\\", r"\\")
+        return f"[^{inner[1:]}]" if inner.startswith("!") else f"[{inner}]"
+    return re.escape(part)
