@@ -5,11 +5,12 @@ from dataclasses import replace
 import pytest
 from tests.fakes.engine_builds import engine_build
 
+from draftyard.nouns.builder import Runtime
 from draftyard.nouns.engine_build import BuildRemains
 from draftyard.rules.build_argv import expected_build_config
 from draftyard.rules.build_outcome import is_harmless, outcome_problems
 from draftyard.rules.build_progress import BuildProgress, advance
-from draftyard.rules.container_argv import ContainerRun, Mount, Runtime, container_argv
+from draftyard.rules.container_argv import ContainerRun, Mount, container_argv
 
 BUILD = engine_build("medusa")
 WEIGHTS = (10_000_000_000, 10_000_000_000)

@@ -2,16 +2,7 @@
 
 from dataclasses import dataclass
 
-from draftyard.nouns.enums import StrEnum
-
-
-class Runtime(StrEnum):
-    """Where the builder runs: `host` means in place."""
-
-    HOST = "host"
-    DOCKER = "docker"
-    PODMAN = "podman"
-    ENROOT = "enroot"
+from draftyard.nouns.builder import Runtime
 
 
 @dataclass(frozen=True, slots=True)

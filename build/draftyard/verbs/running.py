@@ -10,6 +10,8 @@ from typing import Protocol
 
 from draftyard.doors.store import Store
 from draftyard.nouns.blueprint import Step, StepKind
+from draftyard.nouns.errors import ExitCode, Failure
+from draftyard.nouns.gpu import Gpu
 from draftyard.verbs.making import Maker, Workplace
 
 _MIB = 1 << 20
@@ -41,32 +43,35 @@ class _Stopped(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A step, who makes it, and the bytes of memory it may take."""
+    """A step, who makes it, the bytes of memory it may take, and the GPU it needs for itself (None: none)."""
 
     step: Step
     make: Maker
     memory_bytes: int
+    device: Gpu | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """How much may run at once."""
+    """How much may run at once; `devices` lists the GPUs that steps may have for themselves."""
 
     workers: int
     memory_bytes: int
+    devices: tuple[Gpu, ...] = ()
 
 
 def run_jobs(
     jobs: tuple[Job, ...], store: Store, input_path: Callable[[str], Path], bounds: Bounds, watcher: Watcher
 ) -> None:
-    """Run all jobs, each after its inputs. The first Failure stops new ones and is raised when the running ones ended.
+    """Run all jobs, each after its inputs. A job that fails stops only those that need it; the others go on.
 
-    `input_path` gives the directory of any artefact of the blueprint. A job that alone needs more than the memory
-    given runs by itself.
+    At the end one Failure tells of all that failed. `input_path` gives the directory of any artefact of the blueprint.
+    A job that alone needs more than the memory given runs by itself.
     """
     stop = threading.Event()
     keys = {job.step.key for job in jobs}
     waiting, running, done = list(jobs), dict[Future[None], Job](), set[str]()
+    failed: dict[str, tuple[Step, Failure]] = {}
     with ThreadPoolExecutor(max(1, bounds.workers)) as pool:
         try:
             while waiting or running:
@@ -76,12 +81,38 @@ def run_jobs(
                 ended, _ = wait(running, return_when=FIRST_COMPLETED)
                 for future in ended:
                     job = running.pop(future)
-                    future.result()
-                    done.add(job.step.key)
+                    try:
+                        future.result()
+                        done.add(job.step.key)
+                    except Failure as failure:
+                        failed[job.step.key] = (job.step, failure)
+                        watcher.told(f"failed  {job.step.label}: {failure.message}")
+                        waiting = _without_dependents(waiting, job.step.key)
         except BaseException as error:
             if not isinstance(error, Exception):
                 stop.set()
             raise
+    _raise_failed(list(failed.values()), len(jobs))
+
+
+def _without_dependents(waiting: list[Job], key: str) -> list[Job]:
+    """Those that need the artefact neither directly nor through another one."""
+    lost = {key}
+    for job in waiting:  # inputs come before what is made of them
+        if lost & set(job.step.inputs):
+            lost.add(job.step.key)
+    return [job for job in waiting if job.step.key not in lost]
+
+
+def _raise_failed(failed: list[tuple[Step, Failure]], jobs: int) -> None:
+    if not failed:
+        return
+    if len(failed) == 1 and jobs == 1:
+        raise failed[0][1]
+    codes = {failure.code for _, failure in failed}
+    words = "; ".join(f"{step.label}: {failure.message}" for step, failure in failed)
+    hints = " / ".join(dict.fromkeys(failure.hint for _, failure in failed))
+    raise Failure(words, hints, codes.pop() if len(codes) == 1 else ExitCode.WORK_FAILED)
 
 
 def _startable(
@@ -92,9 +123,16 @@ def _startable(
         busy = [*running, *chosen]
         ready = all(key in done for key in job.step.inputs if key in keys)
         fits = sum(other.memory_bytes for other in busy) + job.memory_bytes <= bounds.memory_bytes
-        if ready and len(busy) < bounds.workers and (fits or not busy):
+        if ready and len(busy) < bounds.workers and (fits or not busy) and _device_free(job, busy, bounds):
             chosen.append(job)
     return chosen
+
+
+def _device_free(job: Job, busy: list[Job], bounds: Bounds) -> bool:
+    if job.device is None:
+        return True
+    taken = sum(other.device is job.device for other in busy)
+    return taken < max(1, bounds.devices.count(job.device))
 
 
 def _run(job: Job, store: Store, input_path: Callable[[str], Path], watcher: Watcher, stop: threading.Event) -> None:
