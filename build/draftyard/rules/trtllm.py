@@ -7,9 +7,9 @@ from draftyard.nouns.lane import SpeculatorKind
 from draftyard.nouns.network import MixtureOfExperts, Network, Precision, RotaryScaling
 from draftyard.nouns.recipe import Limits, Speculator
 from draftyard.nouns.tensor import TensorType
+from draftyard.rules.quantisation import Expected as Expected
+from draftyard.rules.quantisation import Fp8Form, with_scales
 from draftyard.rules.shards import kv_heads_per_rank, padded_vocabulary, stage_layers
-
-Expected = dict[str, tuple[TensorType, tuple[int, ...]]]
 
 DTYPES = {Precision.FP32: "float32", Precision.FP16: "float16", Precision.BF16: "bfloat16"}
 TENSOR_TYPES = {"float32": TensorType.F32, "float16": TensorType.F16, "bfloat16": TensorType.BF16}
@@ -30,11 +30,16 @@ _PLUGINS: dict[str, Json] = {
 }
 
 
-def checkpoint_config(network: Network, precision: Precision, tp_size: int, pp_size: int) -> dict[str, Json]:
+def checkpoint_config(
+    network: Network, precision: Precision, tp_size: int, pp_size: int, fp8: Fp8Form | None = None
+) -> dict[str, Json]:
     """The complete `config.json` of a checkpoint (TensorRT-LLM 1.2.1, `PretrainedConfig` and its Llama/Qwen children).
 
-    Raises ValueError for FP8, whose scales are no matter of this route. Counts are global, `vocab_size` is unpadded.
+    Counts are global, `vocab_size` is unpadded. The one place for every architecture field, quantised or not: FP8 needs
+    its form (ValueError without) and differs by `dtype`, that of what is not quantised, and `quantization` alone.
     """
+    if fp8 is not None:
+        return {**checkpoint_config(network, fp8.rest, tp_size, pp_size), "quantization": fp8.block()}
     if precision not in DTYPES:
         raise ValueError(f"{precision} is not made by conversion alone")
     scaling = network.rotary_scaling
@@ -148,9 +153,10 @@ def expected_tensors(config: Mapping[str, Json], rank: int) -> Expected:
         shapes["transformer.ln_f.weight"] = (hidden_size,)
         if not (config.get("tie_word_embeddings") and tp_size == pp_size == 1):
             shapes["lm_head.weight"] = (padded_vocabulary(vocabulary, tp_size) // tp_size, hidden_size)
-    return {
+    plain = {
         name: (TensorType.F32 if name.endswith("mlp.router.weight") else kind, shape) for name, shape in shapes.items()
     }
+    return with_scales(config, plain)
 
 
 def world_size(config: Mapping[str, Json]) -> int:
