@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from draftyard.doors.demo_artifact import file_digest
-from draftyard.doors.demo_draft import TRAINING_RECEIPT, WEIGHTS, config_document, shipped_draft
+from draftyard.doors.demo_draft import config_document
+from draftyard.doors.demo_trained import TRAINING_RECEIPT, WEIGHTS, shipped_weights
 from draftyard.doors.tensors import read_tensor_headers
 from draftyard.verbs.demo_model import DRAFT_NAME, TARGET_NAME, demo_model
 
@@ -14,12 +15,12 @@ MODELS = Path(__file__).parents[2] / "engines/out/models"
 
 
 def test_the_weights_are_small() -> None:
-    assert (shipped_draft() / WEIGHTS).stat().st_size < 25_000_000
+    assert (shipped_weights("draft") / WEIGHTS).stat().st_size < 25_000_000
 
 
 def test_the_receipt_describes_the_weights_and_their_training() -> None:
-    receipt = json.loads((shipped_draft() / TRAINING_RECEIPT).read_text(encoding="utf-8"))
-    assert receipt["weights_sha256"] == file_digest(shipped_draft() / WEIGHTS)
+    receipt = json.loads((shipped_weights("draft") / TRAINING_RECEIPT).read_text(encoding="utf-8"))
+    assert receipt["weights_sha256"] == file_digest(shipped_weights("draft") / WEIGHTS)
     assert len(receipt["model_sha256"]) == 64
     assert receipt["training_minutes"] > 0
     assert receipt["training_answer_tokens"] > 0
@@ -32,8 +33,8 @@ def test_the_receipt_describes_the_weights_and_their_training() -> None:
 
 
 def test_the_weights_make_a_llama() -> None:
-    headers, _ = read_tensor_headers(shipped_draft() / WEIGHTS)
-    receipt = json.loads((shipped_draft() / TRAINING_RECEIPT).read_text(encoding="utf-8"))
+    headers, _ = read_tensor_headers(shipped_weights("draft") / WEIGHTS)
+    receipt = json.loads((shipped_weights("draft") / TRAINING_RECEIPT).read_text(encoding="utf-8"))
     config = config_document({}, headers)
     assert config["hidden_size"] == receipt["settings"]["hidden_size"]
     assert config["num_hidden_layers"] == receipt["settings"]["layers"]

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from safetensors.numpy import save_file
 from tests.fakes import tiny_gguf
 
-from draftyard.doors import demo_draft
+from draftyard.doors import demo_trained
 from draftyard.doors.demo_artifact import bfloat16_bytes, file_digest, float32_of_bfloat16
 from draftyard.doors.demo_draft import materialise_draft, projected, write_draft
 from draftyard.doors.demo_target import write_model
@@ -156,7 +156,7 @@ def test_half_precision_weights_are_refused(tmp_path: Path, target: Path, traine
 
 
 def test_missing_shipped_weights_say_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(demo_draft, "ROOTS", (tmp_path,))
+    monkeypatch.setattr(demo_trained, "ROOTS", (tmp_path,))
     with pytest.raises(Failure) as caught:
-        demo_draft.shipped_draft()
+        demo_trained.shipped_weights("draft")
     assert "train_draft.py" in caught.value.hint

