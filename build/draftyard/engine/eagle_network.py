@@ -26,7 +26,7 @@ from draftyard.engine.linear import Linear
 from draftyard.nouns.digest import Json
 from draftyard.nouns.errors import Failure
 
-EAGLE_TAPS = (-1,)
+EAGLE_TAPS: tuple[int, ...] = (-1,)
 _DRAFTER = "eagle_nets.0.drafter"
 _NAMES = Names(
     embedding=f"{_DRAFTER}.vocab_embedding.weight",

@@ -1,6 +1,5 @@
 """Makes a running engine from an engine directory."""
 
-import json
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -8,7 +7,6 @@ from pathlib import Path
 import torch
 
 from draftyard.engine.configuration import (
-    DecoderShape,
     EngineLimits,
     decoder_shape,
     engine_limits,
@@ -18,13 +16,15 @@ from draftyard.engine.configuration import (
 )
 from draftyard.engine.decoder import Decoder
 from draftyard.engine.draft_proposer import DraftProposer
+from draftyard.engine.drafter_loading import FEATURE_KINDS, load_feature_proposer
+from draftyard.engine.engine_directory import open_ranks, read_config
+from draftyard.engine.length_checks import refuse_lengths
+from draftyard.engine.medusa_loading import load_medusa_proposer
 from draftyard.engine.ngram_proposer import NgramProposer
 from draftyard.engine.proposers import NoProposer, Proposer
 from draftyard.engine.reference import ReferenceEngine
-from draftyard.engine.rotary import rotary_limit
 from draftyard.engine.weights import read_weights
 from draftyard.nouns.digest import Json
-from draftyard.nouns.errors import ExitCode, Failure
 from draftyard.nouns.lane import SpeculatorKind
 from draftyard.nouns.tensor import TensorFile
 
@@ -37,7 +37,7 @@ def load_engine(
     The number is torch's, so it holds for the whole process.
     Failure when a file is missing or the engine asks for what this lane does not execute.
     """
-    config = _read_config(directory)
+    config = read_config(directory)
     limits, choice = engine_limits(config), speculator_choice(config)
     asked = threads or integer(section(config, "draftyard"), "threads", 0)
     torch.set_num_threads(asked or _default_threads(config, device))
@@ -47,8 +47,13 @@ def load_engine(
         proposer = NgramProposer(choice.min_match, choice.max_match)
     elif choice.kind is SpeculatorKind.DRAFT_TARGET:
         beside = directory / "draft"
-        draft = _load_decoder(beside, _read_config(beside), limits, open_tensors, torch.device(device))
+        draft = _load_decoder(beside, read_config(beside), limits, open_tensors, torch.device(device))
         proposer = DraftProposer(draft, limits.max_num_tokens, decoder.shape.vocabulary)
+    elif choice.kind is SpeculatorKind.MEDUSA:
+        proposer = load_medusa_proposer(directory, config, choice, decoder, open_tensors, torch.device(device))
+    elif choice.kind in FEATURE_KINDS:
+        where = torch.device(device)
+        proposer = load_feature_proposer(directory, config, choice, limits, decoder, open_tensors, where)
     return ReferenceEngine(decoder, proposer, limits)
 
 
@@ -71,40 +76,8 @@ def _load_decoder(
     device: torch.device,
 ) -> Decoder:
     shape = decoder_shape(section(config, "pretrained_config"))
-    paths = [directory / f"rank{rank}.safetensors" for rank in range(shape.tp_size * shape.pp_size)]
-    for path in paths:
-        if not path.is_file():
-            raise Failure(f"{path} is missing", "build the engine again", ExitCode.ENVIRONMENT)
-    _refuse_lengths(shape, limits)
-    weights = read_weights([open_tensors(path) for path in paths], shape, device)
+    files = open_ranks(directory, shape, open_tensors)
+    refuse_lengths(shape, limits)
+    weights = read_weights(files, shape, device)
     positions = limits.max_seq_len + limits.max_draft_len + 1
     return Decoder(shape, weights, limits.max_batch_size, positions, device)
-
-
-def _refuse_lengths(shape: DecoderShape, limits: EngineLimits) -> None:
-    """Sequences longer than what attention sees, or than what the rotary scaling is executed for."""
-    if shape.sliding_window is not None and shape.sliding_window < limits.max_seq_len:
-        raise Failure(
-            f"attention of this model sees {shape.sliding_window} tokens, the engine takes {limits.max_seq_len}",
-            f"the reference lane has no sliding window: build with max_seq_len {shape.sliding_window} or less",
-        )
-    longest = rotary_limit(shape)
-    if longest is not None and longest < limits.max_seq_len:
-        raise Failure(
-            f"the rotary scaling of this model is executed up to {longest} tokens, the engine takes "
-            f"{limits.max_seq_len}",
-            f"build with max_seq_len {longest} or less",
-        )
-
-
-def _read_config(directory: Path) -> Mapping[str, Json]:
-    path = directory / "config.json"
-    try:
-        config = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise Failure(f"{directory} has no config.json", "name an engine directory", ExitCode.ENVIRONMENT) from None
-    except ValueError as error:
-        raise Failure(f"{path} is not JSON: {error}", "build the engine again", ExitCode.ENVIRONMENT) from None
-    if not isinstance(config, dict):
-        raise Failure(f"{path} is not a JSON object", "build the engine again", ExitCode.ENVIRONMENT)
-    return config

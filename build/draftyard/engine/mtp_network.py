@@ -25,7 +25,7 @@ from draftyard.engine.linear import Linear
 from draftyard.engine.weights import RankFiles
 from draftyard.nouns.digest import Json
 
-MTP_TAPS = (-1,)
+MTP_TAPS: tuple[int, ...] = (-1,)
 _NAMES = Names(
     embedding="mtp.vocab_embedding.weight",
     head="mtp.lm_head.weight",

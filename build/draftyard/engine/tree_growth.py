@@ -29,11 +29,13 @@ class Candidates:
     """All nodes grown, level by level: `token_ids`, `scores` (log of the joint confidence), `parents`, each [B, N].
 
     A parent is an index below the node's own, -1 for the sequence's last token; a score never exceeds its parent's.
+    `depths` [N]: 0 for candidates for the next token.
     """
 
     token_ids: Tensor
     scores: Tensor
     parents: Tensor
+    depths: Tensor
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,7 +192,9 @@ def grow(
     states, above = roots.unsqueeze(1), torch.zeros(len(roots), 1, device=roots.device)
     indices = torch.full((len(roots), 1), -1, dtype=torch.long, device=roots.device)
     sees = torch.zeros(len(roots), 1, 0, dtype=torch.bool, device=roots.device)
-    token_ids, scores, parents = [], [], []
+    token_ids: list[Tensor] = []
+    scores: list[Tensor] = []
+    parents: list[Tensor] = []
     count = 0
     for level in range(min(levels, plan.depth)):
         offer = _offer(states, above, plan.width(level), logits_of)
@@ -206,7 +210,9 @@ def grow(
             came_from = states.gather(1, sources.unsqueeze(2).expand(-1, -1, states.shape[2]))
             states = feed(Branches(token_ids[-1].gather(1, taken.fed), came_from, sees, level))
         count += taken.nodes.shape[1]
-    return Candidates(torch.cat(token_ids, 1), torch.cat(scores, 1), torch.cat(parents, 1))
+    sizes = torch.tensor([nodes.shape[1] for nodes in token_ids], device=roots.device)
+    depths = torch.arange(len(sizes), device=roots.device).repeat_interleave(sizes)
+    return Candidates(torch.cat(token_ids, 1), torch.cat(scores, 1), torch.cat(parents, 1), depths)
 
 
 def _offer(states: Tensor, above: Tensor, width: int, logits_of: Callable[[Tensor], Tensor]) -> Offer:
@@ -228,15 +234,17 @@ def _seen(sees: Tensor, sources: Tensor) -> Tensor:
     return torch.cat((inherited, own.expand(len(sources), -1, -1)), dim=2)
 
 
-def choose(candidates: Candidates, most: Sequence[int]) -> list[Tree]:
-    """The `most[b]` candidates of highest joint confidence: a tree, as no child is likelier than its parent.
+def choose(candidates: Candidates, most: Sequence[int], deepest: Sequence[int]) -> list[Tree]:
+    """The `most[b]` candidates of highest joint confidence on paths of at most `deepest[b]` tokens.
 
-    EAGLE-2, section 4.2. Candidates lie level by level and the sort is stable, so among equals a parent comes first.
+    They are a tree, as no child is likelier than its parent (EAGLE-2, section 4.2). Candidates lie level by level and
+    the sort is stable, so among equals a parent comes first.
     """
     ranked = candidates.scores.argsort(dim=1, descending=True, stable=True)
     trees = []
-    for row, limit in enumerate(most):
-        chosen = ranked[row, :limit].sort().values
+    for row, (nodes, levels) in enumerate(zip(most, deepest, strict=True)):
+        reachable = ranked[row][candidates.depths[ranked[row]] < levels]
+        chosen = reachable[:nodes].sort().values
         place = torch.full((candidates.scores.shape[1] + 1,), -1, dtype=torch.long, device=chosen.device)
         place[chosen] = torch.arange(len(chosen), device=chosen.device)
         parents = place[candidates.parents[row, chosen]]  # -1 reads the spare last entry, which is -1
