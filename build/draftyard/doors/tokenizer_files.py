@@ -1,6 +1,7 @@
 """Reads the tokenizer of a model directory: its vocabulary, special ids, chat template and what encoding adds."""
 
 import hashlib
+import json
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -24,7 +25,7 @@ def read_tokenizer(directory: Path, settings: Mapping[str, Json]) -> TokenizerFa
 
     Failure when there is no `tokenizer.json`, when it cannot be loaded, or when a special token has no id.
     """
-    tokenizer = _load(directory)
+    tokenizer = load_tokenizer(directory)
     vocabulary = {index: text for text, index in tokenizer.get_vocab(with_added_tokens=True).items()}
     bos_id = _special_id(tokenizer, settings, "bos_token")
     return TokenizerFacts(
@@ -42,7 +43,14 @@ def read_tokenizer(directory: Path, settings: Mapping[str, Json]) -> TokenizerFa
 
 def read_vocabulary(directory: Path) -> dict[int, str]:
     """Text of every token by id, added tokens too; Failure as for `read_tokenizer`."""
-    return {index: text for text, index in _load(directory).get_vocab(with_added_tokens=True).items()}
+    return {index: text for text, index in load_tokenizer(directory).get_vocab(with_added_tokens=True).items()}
+
+
+def read_chat_template(directory: Path) -> str | None:
+    """The default chat template of a model directory; None when there is none."""
+    path = directory / "tokenizer_config.json"
+    settings = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    return _chat_template(directory, settings)
 
 
 def tokenizer_paths(directory: Path) -> tuple[Path, ...]:
@@ -50,7 +58,8 @@ def tokenizer_paths(directory: Path) -> tuple[Path, ...]:
     return tuple(directory / name for name in TOKENIZER_FILES if (directory / name).is_file())
 
 
-def _load(directory: Path) -> Tokenizer:
+def load_tokenizer(directory: Path) -> Tokenizer:
+    """The tokenizer of a model directory; Failure when there is none or it cannot be loaded."""
     path = directory / "tokenizer.json"
     if not path.is_file():
         others = [name for name in ("tekken.json", "tokenizer.model") if (directory / name).exists()]
