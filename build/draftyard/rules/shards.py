@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from draftyard.nouns.errors import Problem
 from draftyard.nouns.network import Network
-from draftyard.rules.families.family import Place, Rule, Split
+from draftyard.rules.families.family import Part, Place, Rule, Split
 
 Array = NDArray[np.generic]
 
@@ -84,23 +84,58 @@ def kv_heads_per_rank(kv_heads: int, tp_size: int) -> int:
     return max(1, kv_heads // tp_size)
 
 
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """Rows and columns of one source tensor that lie together in a rank's piece, from its row `at` on.
+
+    Tensors count as matrices: a vector has one column, stacked experts lie one below the other.
+    """
+
+    part: int
+    rows: range
+    columns: range
+    at: int
+
+
+def placements(rule: Rule, network: Network, tp_size: int, tp_rank: int) -> tuple[Placement, ...]:
+    """What of a rule's source tensors `tp_rank` holds, part by part, one below the other.
+
+    Rows of the piece behind the last one are zeros (the padding of a vocabulary).
+    """
+    found: list[Placement] = []
+    at = 0
+    for index, part in enumerate(rule.parts):
+        rows, columns = _held(rule.split, index, part, network, tp_size, tp_rank)
+        found.append(Placement(index, rows, columns, at))
+        at += len(rows)
+    return tuple(found)
+
+
+def piece_shape(rule: Rule, network: Network, tp_size: int) -> tuple[int, ...]:
+    """Shape of the piece of every rank of a rule that has parts."""
+    first, *_ = placed = placements(rule, network, tp_size, 0)
+    rows = sum(len(one.rows) for one in placed)
+    if rule.split is Split.VOCABULARY:
+        rows = padded_vocabulary(rule.parts[0].shape[0], tp_size) // tp_size
+    if rule.split in (Split.EXPERTS_UP, Split.EXPERTS_DOWN):
+        experts = len(rule.parts) // (2 if rule.split is Split.EXPERTS_UP else 1)
+        return (experts, rows // experts, len(first.columns))
+    return (rows,) if len(rule.parts[0].shape) == 1 else (rows, len(first.columns))
+
+
 def shard(rule: Rule, parts: Sequence[Array], network: Network, tp_size: int, tp_rank: int) -> Array:
-    """The piece of one checkpoint tensor that `tp_rank` holds, made of its source tensors (views where possible).
+    """The piece of one checkpoint tensor that `tp_rank` holds, made of its source tensors.
 
     `parts` are the arrays of `rule.parts`, whole, of one element type.
     """
-    if rule.split is Split.QKV:
-        return _fused_qkv(parts, network, tp_size, tp_rank)
-    if rule.split in (Split.EXPERTS_UP, Split.EXPERTS_DOWN):
-        return _stacked_experts(rule.split, parts, tp_size, tp_rank)
-    (whole,) = parts
-    if rule.split is Split.ROWS:
-        return _share(whole, 0, tp_size, tp_rank)
-    if rule.split is Split.COLUMNS:
-        return _share(whole, 1, tp_size, tp_rank)
-    if rule.split is Split.VOCABULARY:
-        return _vocabulary_rows(whole, tp_size, tp_rank)
-    return whole
+    piece = np.zeros(piece_shape(rule, network, tp_size), dtype=parts[0].dtype)
+    width = piece.shape[-1] if piece.ndim > 1 else 1
+    matrix = piece.reshape(-1, width)
+    for one in placements(rule, network, tp_size, tp_rank):
+        whole = parts[one.part].reshape(parts[one.part].shape[0], -1)
+        rows, columns = one.rows, one.columns
+        matrix[one.at : one.at + len(rows)] = whole[rows.start : rows.stop, columns.start : columns.stop]
+    return piece
 
 
 def unshard(rule: Rule, pieces: Sequence[Array], network: Network) -> list[Array]:
@@ -125,6 +160,8 @@ def holds(rule: Rule, network: Network, mapping: Mapping2D, pp_rank: int) -> boo
     """True when the stage `pp_rank` holds the tensor of this rule; an omitted tied head is held nowhere."""
     if omitted(rule, network, mapping):
         return False
+    if rule.place is Place.EVERY:
+        return True
     if rule.place is Place.FIRST:
         return pp_rank == 0
     if rule.place is Place.LAST:
@@ -154,27 +191,31 @@ def _feed_forward_rows(network: Network) -> int:
     return network.experts.intermediate_size if network.experts else network.intermediate_size
 
 
-def _share(whole: Array, axis: int, count: int, index: int) -> Array:
-    size = whole.shape[axis] // count
-    piece = slice(index * size, (index + 1) * size)
-    return whole[piece] if axis == 0 else whole[:, piece]
+def _held(split: Split, index: int, part: Part, network: Network, tp_size: int, tp_rank: int) -> tuple[range, range]:
+    """Rows and columns of the part with this index that a rank holds."""
+    rows, columns = range(part.shape[0]), range(part.shape[1] if len(part.shape) > 1 else 1)
+    if split in (Split.ROWS, Split.EXPERTS_UP) or (split is Split.QKV and index == 0):
+        return _share(rows, tp_size, tp_rank), columns
+    if split is Split.QKV:
+        return _kv_share(rows, network, tp_size, tp_rank), columns
+    if split in (Split.COLUMNS, Split.EXPERTS_DOWN):
+        return rows, _share(columns, tp_size, tp_rank)
+    if split is Split.VOCABULARY:
+        share = padded_vocabulary(len(rows), tp_size) // tp_size
+        return rows[tp_rank * share : (tp_rank + 1) * share], columns
+    return rows, columns
 
 
-def _kv_share(whole: Array, network: Network, tp_size: int, tp_rank: int) -> Array:
+def _share(whole: range, count: int, index: int) -> range:
+    size = len(whole) // count
+    return whole[index * size : (index + 1) * size]
+
+
+def _kv_share(rows: range, network: Network, tp_size: int, tp_rank: int) -> range:
     """Rows of K or V for one rank: with fewer heads than ranks, each head serves tp / kv_heads neighbouring ranks."""
     if network.kv_heads >= tp_size:
-        return _share(whole, 0, tp_size, tp_rank)
-    return _share(whole, 0, network.kv_heads, tp_rank * network.kv_heads // tp_size)
-
-
-def _fused_qkv(parts: Sequence[Array], network: Network, tp_size: int, tp_rank: int) -> Array:
-    query, key, value = parts
-    pieces = (
-        _share(query, 0, tp_size, tp_rank),
-        _kv_share(key, network, tp_size, tp_rank),
-        _kv_share(value, network, tp_size, tp_rank),
-    )
-    return np.concatenate(pieces, axis=0)
+        return _share(rows, tp_size, tp_rank)
+    return _share(rows, network.kv_heads, tp_rank * network.kv_heads // tp_size)
 
 
 def _split_qkv(pieces: Sequence[Array], network: Network) -> list[Array]:
@@ -186,24 +227,6 @@ def _split_qkv(pieces: Sequence[Array], network: Network) -> list[Array]:
     keys = [piece[query_rows : query_rows + kv_rows] for piece in pieces[::repeats]]
     values = [piece[query_rows + kv_rows :] for piece in pieces[::repeats]]
     return [np.concatenate(group, axis=0) for group in (queries, keys, values)]
-
-
-def _vocabulary_rows(whole: Array, tp_size: int, tp_rank: int) -> Array:
-    rows = padded_vocabulary(whole.shape[0], tp_size) // tp_size
-    piece = whole[tp_rank * rows : (tp_rank + 1) * rows]
-    if piece.shape[0] == rows:
-        return piece
-    padded = np.zeros((rows, *whole.shape[1:]), dtype=whole.dtype)
-    padded[: piece.shape[0]] = piece
-    return padded
-
-
-def _stacked_experts(split: Split, parts: Sequence[Array], tp_size: int, tp_rank: int) -> Array:
-    """Experts of one layer, stacked. Up: parts are w3, w1 of each expert in turn, joined by rows; down: w2 of each."""
-    if split is Split.EXPERTS_DOWN:
-        return np.stack([_share(part, 1, tp_size, tp_rank) for part in parts])
-    pieces = [_share(part, 0, tp_size, tp_rank) for part in parts]
-    return np.stack([np.concatenate(pieces[at : at + 2], axis=0) for at in range(0, len(pieces), 2)])
 
 
 def _unstacked_experts(split: Split, pieces: Sequence[Array]) -> list[Array]:

@@ -1,15 +1,23 @@
 """Looks into a model directory and says what it is, or everything that is wrong with it."""
 
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
+
 from draftyard.doors.model_directory import content_digest, read_model_directory
+from draftyard.doors.speculator_directory import read_speculator_directory
 from draftyard.doors.tensors import open_tensor_file, same_bytes
 from draftyard.doors.tokenizer_files import read_vocabulary
 from draftyard.nouns.errors import Problem, raise_problems
+from draftyard.nouns.lane import SpeculatorKind
 from draftyard.nouns.recipe import Limits
 from draftyard.nouns.source import ModelFiles, Source
+from draftyard.nouns.speculator_source import SpeculatorSource
 from draftyard.rules.agree import agree, agreement_notes, same_vocabulary
 from draftyard.rules.inspection import EMBEDDING_NAME, HEAD_NAME, examine
+from draftyard.rules.speculators.examination import SpeculatorExamination, examine_speculator
+from draftyard.rules.speculators.vocabulary_map import map_problems
 
 
 def inspect(directory: Path, cache: Path | None = None) -> Source:
@@ -39,6 +47,34 @@ def inspect(directory: Path, cache: Path | None = None) -> Source:
     )
 
 
+def inspect_speculator(
+    directory: Path, asked: SpeculatorKind | None = None, cache: Path | None = None
+) -> SpeculatorSource:
+    """The facts of a directory with a speculator's weights; `asked` is the kind that a recipe names.
+
+    Weights are read only for the digest, and the map of a reduced vocabulary. Failure names every contradiction at
+    once.
+    """
+    files = read_speculator_directory(directory)
+    found = examine_speculator(files, asked)
+    problems = list(found.problems)
+    if not problems:
+        problems.extend(_compare_map(directory, found))
+    raise_problems(problems)
+    if found.network is None or found.recognised is None:
+        raise AssertionError("a speculator without problems has a network")
+    return SpeculatorSource(
+        path=str(directory.resolve()),
+        digest=content_digest(directory, files.hashed, cache),
+        network=found.network,
+        weight_type=found.weight_type,
+        tensors=tuple(replace(header, name=name) for name, header in sorted(found.recognised.tensors.items())),
+        stored_names=found.recognised.stored_names,
+        tokenizer=files.tokenizer,
+        notes=found.notes,
+    )
+
+
 def pair(target: Source, draft: Source, limits: Limits) -> tuple[str, ...]:
     """Check that a draft goes with a target; returns notes. Failure shows the first token ids that differ."""
     tables = None
@@ -46,6 +82,19 @@ def pair(target: Source, draft: Source, limits: Limits) -> tuple[str, ...]:
         tables = (read_vocabulary(Path(target.path)), read_vocabulary(Path(draft.path)))
     raise_problems(agree(target, draft, limits, tables))
     return agreement_notes(target, draft)
+
+
+def _compare_map(directory: Path, found: SpeculatorExamination) -> list[Problem]:
+    """The values of a map, read whole: they are few."""
+    if found.recognised is None or found.network is None or not found.network.mapped:
+        return []
+    views = {
+        name.rpartition(".")[2]: open_tensor_file(directory / header.file).read(found.recognised.stored_names[name])
+        for name, header in found.recognised.tensors.items()
+        if name.endswith((".d2t", ".t2d"))
+    }
+    marks = np.frombuffer(views["t2d"], np.bool_) if "t2d" in views else None
+    return map_problems(np.frombuffer(views["d2t"], np.int64), marks, found.network.vocab_size or 0)
 
 
 def _compare_head(directory: Path, files: ModelFiles, notes: list[str]) -> list[Problem]:

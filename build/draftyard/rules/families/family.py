@@ -30,6 +30,7 @@ class Place(StrEnum):
     FIRST = "first"
     LAYER = "layer"
     LAST = "last"
+    EVERY = "every"
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +46,7 @@ class Rule:
     """One tensor of the checkpoint: its name within the model or layer, what it is made of, and how it is shared.
 
     `layer` is the global index of a layer's tensor; the name of such a tensor follows `transformer.layers.{local}.`.
+    Without parts the tensor is zeros.
     `float32` keeps the tensor in 32 bit whatever the precision (the router of a mixture of experts).
     """
 
