@@ -17,8 +17,8 @@ set under `trtllm_build` in a recipe. An option that the builder would change wi
 after the build each stored field is compared with what was asked.
 
 With a speculation mode the builder lengthens `max_seq_len` by `max_draft_len` (EAGLE: by `num_eagle_layers` more), and
-raises `max_num_tokens` to `max_batch_size` x (`max_draft_len` + 1). Recipes therefore give `max_seq_len` without room for
-drafts.
+raises `max_num_tokens` to `max_batch_size` x (`max_draft_len` + 1). Recipes therefore give `max_seq_len` without room
+for drafts.
 """
 
 
