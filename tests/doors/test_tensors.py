@@ -2,6 +2,8 @@
 
 import json
 import os
+import random
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -36,7 +38,6 @@ def test_reads_what_the_library_writes(tmp_path: Path) -> None:
     np.testing.assert_array_equal(np.frombuffer(opened.read("a"), np.float32).reshape(2, 3), values["a"])
     np.testing.assert_array_equal(np.frombuffer(opened.read("b"), np.int64), values["b"])
     view = opened.read("a")
-    opened.release("a")
     np.testing.assert_array_equal(np.frombuffer(view, np.float32).reshape(2, 3), values["a"])
     with pytest.raises(KeyError):
         opened.read("c")
@@ -136,6 +137,41 @@ def test_a_tensor_of_another_size_or_given_twice_is_refused(tmp_path: Path) -> N
     with pytest.raises(ValueError, match="written before"), TensorWriter(tmp_path / "m", SPECS, {}) as writer:
         writer.write("a", b"x" * 8)
         writer.write("a", b"x" * 8)
+
+
+def test_parts_of_a_tensor_come_from_any_thread_in_any_order(tmp_path: Path) -> None:
+    path = tmp_path / "m.safetensors"
+    values = np.arange(4096, dtype=np.float32)
+    specs = [TensorSpec("a", TensorType.F32, (4096,)), TensorSpec("b", TensorType.F32, (4096,))]
+    parts = [(name, at) for name in ("a", "b") for at in range(0, 4096, 64)]
+    random.Random(0).shuffle(parts)
+    with TensorWriter(path, specs, {}) as writer, ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda part: writer.write_at(part[0], part[1] * 4, values[part[1] : part[1] + 64].data), parts))
+    for name, found in load_file(path).items():
+        np.testing.assert_array_equal(found, values, err_msg=name)
+    target = bytearray(128)
+    open_tensor_file(path).read_into("b", 256, memoryview(target))
+    np.testing.assert_array_equal(np.frombuffer(target, np.float32), values[64:96])
+
+
+def test_parts_that_are_too_many_or_too_few_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="written before"), TensorWriter(tmp_path / "m", SPECS, {}) as writer:
+        writer.write_at("a", 0, b"x" * 8)
+        writer.write_at("a", 4, b"x" * 4)
+    with pytest.raises(ValueError, match="not expected"), TensorWriter(tmp_path / "m", SPECS, {}) as writer:
+        writer.write_at("a", 4, b"x" * 8)
+    with pytest.raises(ValueError, match=r"lacks \['a'\]"), TensorWriter(tmp_path / "m", SPECS, {}) as writer:
+        writer.write("b", b"x" * 4)
+        writer.write_at("a", 4, b"x" * 4)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_that_shrinks_while_it_is_read(tmp_path: Path) -> None:
+    save_file({"a": np.zeros(1024, np.float32)}, tmp_path / "m.safetensors")
+    opened = open_tensor_file(tmp_path / "m.safetensors")
+    os.truncate(tmp_path / "m.safetensors", 2048)
+    with pytest.raises(Failure, match=r"m\.safetensors became shorter"):
+        opened.read_into("a", 0, memoryview(bytearray(4096)))
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")

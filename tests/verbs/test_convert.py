@@ -15,7 +15,7 @@ from draftyard.nouns.tensor import TensorType
 from draftyard.rules.families.known_families import FAMILIES
 from draftyard.rules.shards import Mapping2D, checkpoint_name, holds, unshard
 from draftyard.rules.trtllm import checkpoint_config, expected_tensors
-from draftyard.verbs import convert
+from draftyard.verbs import convert, rank_writing
 from draftyard.verbs.convert import make_checkpoint
 from draftyard.verbs.inspect import inspect
 from draftyard.verbs.making import Workplace
@@ -90,6 +90,21 @@ def test_every_family_converts(tmp_path: Path, model_type: str) -> None:
     assert json.loads((checkpoint / "config.json").read_text())["head_size"] == 16
 
 
+@pytest.mark.parametrize("precision", [Precision.FP32, Precision.BF16])
+@pytest.mark.parametrize("model_type", ["llama", "mixtral"])
+def test_pieces_of_a_tensor_join(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, model_type: str, precision: Precision
+) -> None:
+    """A few rows at a time, cut anywhere: the bytes are those of whole tensors."""
+    directory = write_model(tmp_path / "m", config_of(model_type, num_key_value_heads=2))
+    whole = converted(directory, tmp_path / "whole", precision, 4)
+    monkeypatch.setattr(rank_writing, "_CHUNK_BYTES", 7 * 32 * 4)
+    pieces = converted(directory, tmp_path / "pieces", precision, 4)
+    for rank in range(4):
+        name = f"rank{rank}.safetensors"
+        assert (pieces / name).read_bytes() == (whole / name).read_bytes()
+
+
 def test_one_rank_by_hand(tmp_path: Path) -> None:
     """The order of rows, spelt out without the package's own tables."""
     config = config_of(num_key_value_heads=2)
@@ -145,17 +160,51 @@ def test_the_config_promises_what_the_files_hold(tmp_path: Path) -> None:
     assert "transformer.layers.0.attention.dense.bias" not in tensors
 
 
-def test_an_overflow_names_tensor_and_count_and_leaves_no_file(tmp_path: Path) -> None:
+BAD_VALUES = {
+    "overflow": ((70000.0, -1e9), Precision.FP16, "2 finite values of F32 become infinite in F16", "bf16"),
+    "overflow-bf16": ((3.4028235e38,), Precision.BF16, "1 finite values of F32 become infinite in BF16", "fp32"),
+    "infinite": ((float("inf"), -float("inf"), 1.0), Precision.FP32, "2 values in model.safetensors are NaN", "fetch"),
+    "not-a-number": ((float("nan"),), Precision.FP32, "1 values in model.safetensors are NaN or infinite", "fetch"),
+    "infinite-cast": ((float("inf"),), Precision.FP16, "1 values in model.safetensors are NaN", "fetch"),
+    "not-a-number-cast": ((float("nan"), 1.0), Precision.BF16, "1 values in model.safetensors are NaN", "fetch"),
+}
+
+
+@pytest.mark.parametrize("kind", BAD_VALUES)
+def test_a_bad_value_names_tensor_and_count_and_leaves_no_file(tmp_path: Path, kind: str) -> None:
+    values, precision, message, hint = BAD_VALUES[kind]
     weights = random_weights(config_of())
-    weights["model.layers.1.mlp.down_proj.weight"][0, :2] = (70000.0, -1e9)
+    weights["model.layers.1.mlp.down_proj.weight"][0, : len(values)] = values
     directory = write_model(tmp_path / "m", None, weights)
-    step = step_for(directory, Precision.FP16)
+    step = step_for(directory, precision)
     workplace = workplace_for(directory, tmp_path / "c")
-    with pytest.raises(Failure, match=r"model\.layers\.1\.mlp\.down_proj\.weight: 2 finite values of F32") as caught:
+    with pytest.raises(Failure) as caught:
         make_checkpoint(step, workplace)
+    assert f"model.layers.1.mlp.down_proj.weight: {message}" in caught.value.message
     assert caught.value.code is ExitCode.WORK_FAILED
-    assert "bf16" in caught.value.hint
+    assert hint in caught.value.hint
     assert list((tmp_path / "c").iterdir()) == []
+
+
+def test_bad_values_are_found_without_a_cast(tmp_path: Path) -> None:
+    """A narrow model whose values go over as they are is looked at all the same."""
+    weights = {name: value.astype(np.float16) for name, value in random_weights(config_of()).items()}
+    weights["model.norm.weight"][3] = np.inf
+    directory = write_model(tmp_path / "m", None, weights)
+    with pytest.raises(Failure, match=r"model\.norm\.weight: 1 values in model\.safetensors are NaN or infinite"):
+        converted(directory, tmp_path / "c", Precision.FP16)
+
+
+def test_small_values_are_kept_and_those_that_vanish_are_counted(tmp_path: Path) -> None:
+    weights = random_weights(config_of())
+    name = "model.layers.1.mlp.down_proj.weight"
+    weights[name][0, :4] = (6e-8, -2e-7, 1e-9, -1e-20)
+    directory = write_model(tmp_path / "m", None, weights)
+    notes = make_checkpoint(step_for(directory, Precision.FP16), workplace_for(directory, tmp_path / "c"))
+    back = merged(tmp_path / "c", directory, 1, 1)[name][0, :4]
+    assert (back[:2] != 0).all(), "subnormal numbers of the new type are kept"
+    np.testing.assert_array_equal(back, weights[name][0, :4].astype(np.float16))
+    assert "2 weights too small for F16 became zero" in notes
 
 
 def test_too_small_a_disk_is_found_before_writing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

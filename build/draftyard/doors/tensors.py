@@ -5,11 +5,13 @@ import json
 import mmap
 import os
 import shutil
+import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO
+from weakref import finalize
 
 from draftyard.nouns.errors import ExitCode, Failure
 from draftyard.nouns.tensor import TensorHeader, TensorSpec, TensorType
@@ -27,8 +29,11 @@ class MappedTensorFile:
         """Map `path`, whose headers were read before."""
         self._headers = dict(headers)
         self._metadata = dict(metadata)
-        with path.open("rb") as file:
-            self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        self._path = path
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        finalize(self, os.close, descriptor)
+        self._descriptor = descriptor
+        self._map = mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ)
         self._view = memoryview(self._map)
 
     @property
@@ -46,11 +51,18 @@ class MappedTensorFile:
         header = self._headers[name]
         return self._view[header.offset_bytes : header.offset_bytes + header.size_bytes]
 
-    def release(self, name: str) -> None:
-        """Give the memory of one tensor back; its views stay valid and are read from the file again when used."""
-        header = self._headers[name]
-        begin = header.offset_bytes // mmap.PAGESIZE * mmap.PAGESIZE
-        self._map.madvise(mmap.MADV_DONTNEED, begin, header.offset_bytes + header.size_bytes - begin)
+    def read_into(self, name: str, offset_bytes: int, target: memoryview) -> None:
+        """Fill `target` with the bytes of one tensor from `offset_bytes` on; nothing is mapped, any thread may ask.
+
+        Failure when the file ends before the tensor does.
+        """
+        at = self._headers[name].offset_bytes + offset_bytes
+        read = 0
+        while read < target.nbytes:
+            count = os.preadv(self._descriptor, [target[read:]], at + read)
+            if count == 0:
+                raise Failure(f"{self._path.name} became shorter while it was read", "leave the model alone meanwhile")
+            read += count
 
 
 def open_tensor_file(path: Path) -> MappedTensorFile:
@@ -127,9 +139,14 @@ class TensorWriter:
         self._specs = {spec.name: spec for spec in specs}
         self._start = 8 + len(text)
         self._offsets = offsets
-        self._waiting = set(self._specs)
-        self._file: BinaryIO = path.open("xb")
-        self._put(0, len(text).to_bytes(8, "little") + text)
+        self._waiting = {spec.name: spec.size_bytes for spec in specs}
+        self._lock = threading.Lock()
+        self._file: BinaryIO = path.open("xb", buffering=0)
+        try:
+            self._put(0, len(text).to_bytes(8, "little") + text)
+        except Failure:
+            self._abandon()
+            raise
 
     def __enter__(self) -> "TensorWriter":
         """The writer itself."""
@@ -137,13 +154,23 @@ class TensorWriter:
 
     def write(self, name: str, data: memoryview | bytes) -> None:
         """Write the bytes of one tensor; ValueError when it is unknown, given twice or of another size."""
-        if name not in self._waiting:
-            raise ValueError(f"{name} is not expected in {self._path.name}, or was written before")
+        size_bytes = memoryview(data).nbytes
+        if name in self._specs and size_bytes != self._specs[name].size_bytes:
+            raise ValueError(f"{name} has {size_bytes} bytes, expected {self._specs[name].size_bytes}")
+        self.write_at(name, 0, data)
+
+    def write_at(self, name: str, offset_bytes: int, data: memoryview | bytes) -> None:
+        """Write a part of one tensor, from `offset_bytes` on; parts may come in any order and from any thread.
+
+        ValueError when the tensor is unknown or would get more bytes than it has.
+        """
         view = memoryview(data).cast("B")
-        if view.nbytes != self._specs[name].size_bytes:
-            raise ValueError(f"{name} has {view.nbytes} bytes, expected {self._specs[name].size_bytes}")
-        self._put(self._start + self._offsets[name], view)
-        self._waiting.discard(name)
+        with self._lock:
+            left = self._waiting.get(name)
+            if left is None or view.nbytes > left or offset_bytes + view.nbytes > self._specs[name].size_bytes:
+                raise ValueError(f"{name} is not expected in {self._path.name}, or was written before")
+            self._waiting[name] = left - view.nbytes
+        self._put(self._start + self._offsets[name] + offset_bytes, view)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -152,11 +179,11 @@ class TensorWriter:
         if kind is not None:
             self._abandon()
             return
-        if self._waiting:
+        lacking = sorted(name for name, left in self._waiting.items() if left)
+        if lacking:
             self._abandon()
-            raise ValueError(f"{self._path.name} lacks {sorted(self._waiting)[:10]}")
+            raise ValueError(f"{self._path.name} lacks {lacking[:10]}")
         try:
-            self._file.flush()
             os.fsync(self._file.fileno())
         except OSError as problem:
             self._abandon()
@@ -164,18 +191,18 @@ class TensorWriter:
         self._file.close()
 
     def _put(self, offset: int, data: memoryview | bytes) -> None:
+        view, done = memoryview(data), 0
         try:
-            self._file.seek(offset)
-            self._file.write(data)
+            while done < view.nbytes:
+                done += os.pwrite(self._file.fileno(), view[done:], offset + done)
         except OSError as problem:
-            self._abandon()
             raise _not_written(self._path.name, problem) from problem
 
     def _abandon(self) -> None:
         try:
             self._file.close()
         except OSError:
-            # A full disk fails again when the buffer is flushed; the file goes anyway.
+            # Some file systems tell only now that a write failed; the file goes anyway.
             pass
         self._path.unlink(missing_ok=True)
 

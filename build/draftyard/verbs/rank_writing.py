@@ -1,0 +1,209 @@
+"""Streams source tensors into the files of all ranks: a few megabytes at a time, several at once, none held whole."""
+
+import os
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
+from contextlib import ExitStack
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
+
+import numpy as np
+
+from draftyard.doors.tensors import MappedTensorFile, TensorWriter, open_tensor_file
+from draftyard.nouns.digest import Json
+from draftyard.nouns.errors import ExitCode, Failure, Problem, raise_problems
+from draftyard.nouns.source import Source
+from draftyard.nouns.tensor import TensorHeader, TensorSpec, TensorType
+from draftyard.rules.casting import STORAGE, Losses, cast
+from draftyard.rules.families.family import Rule
+from draftyard.rules.shards import (
+    Array,
+    Mapping2D,
+    Placement,
+    checkpoint_name,
+    holds,
+    omitted,
+    piece_shape,
+    placements,
+)
+from draftyard.rules.trtllm import Expected
+from draftyard.verbs.making import Workplace
+
+BUG_HINT = "report this: the tables of the family and of the checkpoint format disagree"
+# Large enough that a disk reads at its full speed, small enough that all threads together stay below 256 MiB.
+_CHUNK_BYTES = 8 * 1024 * 1024
+_MOST_THREADS = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Conversion:
+    """One checkpoint to be made: of what, in which type, cut how, and what each rank's file must hold."""
+
+    source: Source
+    config: Mapping[str, Json]
+    type: TensorType
+    mapping: Mapping2D
+    rules: tuple[Rule, ...]
+    expected: tuple[Expected, ...]
+
+    def specs(self, rank: int) -> list[TensorSpec]:
+        """The tensors of the file of `rank`."""
+        return [TensorSpec(name, kind, shape) for name, (kind, shape) in self.expected[rank].items()]
+
+
+@dataclass(frozen=True, slots=True)
+class _Destination:
+    """Where the rows of one part go in one file."""
+
+    writer: TensorWriter
+    name: str
+    placement: Placement
+
+
+@dataclass(frozen=True, slots=True)
+class _Task:
+    """One source tensor on its way: each is read once, from front to back."""
+
+    header: TensorHeader
+    file: MappedTensorFile
+    type: TensorType
+    destinations: tuple[_Destination, ...]
+
+
+def write_ranks(conversion: Conversion, directory: Path, workplace: Workplace) -> Losses:
+    """Write every rank's file; returns what casts lost. Failure names a tensor with values that are or become infinite.
+
+    Tensors are read in the order of their files, so that a disk is read from front to back, and by several threads:
+    numpy and the file operations let each other run.
+    """
+    headers = {tensor.name: tensor for tensor in conversion.source.tensors}
+    with ExitStack() as stack:
+        writers = [
+            stack.enter_context(TensorWriter(workplace.staging / f"rank{rank}.safetensors", conversion.specs(rank), {}))
+            for rank in range(conversion.mapping.world_size)
+        ]
+        files = {
+            name: open_tensor_file(directory / name) for name in sorted({header.file for header in headers.values()})
+        }
+        tasks: list[_Task] = []
+        for rule in conversion.rules:
+            if not omitted(rule, conversion.source.network, conversion.mapping):
+                tasks.extend(_tasks(conversion, rule, headers, files, writers))
+        tasks.sort(key=lambda task: (task.header.file, task.header.offset_bytes))
+        return _run(tasks, workplace)
+
+
+def _tasks(
+    conversion: Conversion,
+    rule: Rule,
+    headers: Mapping[str, TensorHeader],
+    files: Mapping[str, MappedTensorFile],
+    writers: Sequence[TensorWriter],
+) -> Iterator[_Task]:
+    """One task a part; the rows that no part covers are written here: they are zeros."""
+    network, mapping = conversion.source.network, conversion.mapping
+    destinations: dict[int, list[_Destination]] = {index: [] for index in range(len(rule.parts))}
+    for stage in range(mapping.pp_size):
+        if not holds(rule, network, mapping, stage):
+            continue
+        name = checkpoint_name(rule, network, mapping.pp_size, stage)
+        for tp_rank in range(mapping.tp_size):
+            rank = mapping.rank(stage, tp_rank)
+            kind, shape = conversion.expected[rank][name]
+            placed = placements(rule, network, mapping.tp_size, tp_rank)
+            if rule.parts and piece_shape(rule, network, mapping.tp_size) != shape:
+                made = list(piece_shape(rule, network, mapping.tp_size))
+                raise Failure(
+                    f"rank {rank}: {name} has shape {made}, expected {list(shape)}", BUG_HINT, ExitCode.WORK_FAILED
+                )
+            covered = sum(len(one.rows) * len(one.columns) for one in placed) * kind.item_bytes
+            _write_zeros(writers[rank], name, covered, prod(shape) * kind.item_bytes)
+            for one in placed:
+                destinations[one.part].append(_Destination(writers[rank], name, one))
+    target = TensorType.F32 if rule.float32 else conversion.type
+    for index, part in enumerate(rule.parts):
+        header = headers[part.name]
+        yield _Task(header, files[header.file], target, tuple(destinations[index]))
+
+
+def _write_zeros(writer: TensorWriter, name: str, begin: int, end: int) -> None:
+    zeros = bytes(min(_CHUNK_BYTES, end - begin))
+    for at in range(begin, end, _CHUNK_BYTES):
+        writer.write_at(name, at, zeros[: end - at])
+
+
+def _run(tasks: Sequence[_Task], workplace: Workplace) -> Losses:
+    """Run all tasks; the first that fails stops the others between two pieces, and an interrupt stops all."""
+    stop, total = threading.Event(), sum(task.header.size_bytes for task in tasks)
+    done, losses = 0, Losses()
+    threads = max(1, min(_MOST_THREADS, len(os.sched_getaffinity(0)), len(tasks)))
+    with ThreadPoolExecutor(threads) as pool:
+        futures = {pool.submit(_convert, task, stop): task for task in tasks}
+        waiting: set[Future[Losses]] = set(futures)
+        try:
+            while waiting:
+                ended, waiting = wait(waiting, return_when=FIRST_EXCEPTION, timeout=0.2)
+                for future in sorted(ended, key=lambda one: futures[one].header.name):
+                    losses += future.result()
+                    done += futures[future].header.size_bytes
+                    workplace.progress(done / total if total else 1.0, futures[future].header.name)
+        except BaseException:
+            stop.set()
+            pool.shutdown(wait=True, cancel_futures=True)
+            raise
+    return losses
+
+
+def _convert(task: _Task, stop: threading.Event) -> Losses:
+    """Read, cast and write one tensor, a few rows at a time."""
+    header, losses = task.header, Losses()
+    rows, columns = header.shape[0], prod(header.shape[1:])
+    row_bytes = columns * header.type.item_bytes
+    step = max(1, _CHUNK_BYTES // max(1, row_bytes))
+    raw = memoryview(bytearray(min(step, rows) * row_bytes))
+    out = None if task.type is header.type else np.empty(min(step, rows) * columns, dtype=STORAGE[task.type])
+    for begin in range(0, rows, step):
+        if stop.is_set():
+            return losses
+        count = min(step, rows - begin)
+        data = raw[: count * row_bytes]
+        task.file.read_into(header.name, begin * row_bytes, data)
+        result = cast(data, (count, columns), header.type, task.type, out)
+        losses += result.losses
+        for destination in task.destinations:
+            _write_rows(destination, begin, result.values)
+    raise_problems(_losses_problems(header, task.type, losses), ExitCode.WORK_FAILED)
+    return losses
+
+
+def _write_rows(destination: _Destination, begin: int, values: Array) -> None:
+    """Write what of the source rows `begin`, `begin` + 1, ... a file takes."""
+    place = destination.placement
+    first, last = max(place.rows.start, begin), min(place.rows.stop, begin + len(values))
+    if first >= last:
+        return
+    piece = values[first - begin : last - begin, place.columns.start : place.columns.stop]
+    row_bytes = len(place.columns) * values.dtype.itemsize
+    at = (place.at + first - place.rows.start) * row_bytes
+    destination.writer.write_at(destination.name, at, np.ascontiguousarray(piece).data)
+
+
+def _losses_problems(header: TensorHeader, target: TensorType, losses: Losses) -> list[Problem]:
+    problems = []
+    if losses.not_finite:
+        problems.append(
+            Problem(
+                f"{header.name}: {losses.not_finite} values in {header.file} are NaN or infinite",
+                "fetch the file again; if it is as its maker saved it, the model is broken",
+            )
+        )
+    if losses.overflows:
+        problems.append(
+            Problem(
+                f"{header.name}: {losses.overflows} finite values of {header.type} become infinite in {target}",
+                "choose bf16 (or fp32) as precision",
+            )
+        )
+    return problems
