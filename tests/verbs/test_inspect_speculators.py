@@ -260,6 +260,17 @@ def test_each_fault_of_a_map_by_its_first_index(tmp_path: Path, weights: Weights
     assert message in refused(tmp_path, weights, layer_config(draft_vocab_size=20)).message
 
 
+def test_a_map_of_the_whole_vocabulary_moves_nothing(tmp_path: Path) -> None:
+    whole = {**eagle3_weights(draft_rows=50), "d2t": np.zeros(50, np.int64)}
+    network = inspected(tmp_path, whole, layer_config()).network
+    assert (network.mapped, network.reduced) == (True, False)
+    turned = {**whole, "d2t": np.array([1, -1] + [0] * 48, np.int64)}
+    assert (
+        "d2t[0] is 1, though the draft vocabulary is the whole one"
+        in refused(tmp_path / "turned", turned, layer_config()).message
+    )
+
+
 def test_an_eagle_network_may_have_a_reduced_vocabulary_too(tmp_path: Path) -> None:
     weights = {
         **eagle_weights(embedding=False),
@@ -352,6 +363,7 @@ def test_quantised_weights_are_refused(tmp_path: Path, kind: SpeculatorKind) -> 
             layer_config(vocab_size=51),
             "eagle.embed_tokens.weight has shape [50, 32], expected [51, 32]",
         ),
+        (eagle_weights(embedding=False), layer_config(vocab_size=None), "config.json has no vocab_size"),
         (eagle_weights(), layer_config(hidden_act="gelu"), "another activation than silu"),
         (
             without(eagle_weights(), "layers.0.mlp.up_proj.weight"),

@@ -137,17 +137,17 @@ def expected_tensors(config: Mapping[str, Json], rank: int) -> Expected:
     Written independently of the conversion tables, after the model definitions of TensorRT-LLM 1.2.1, so that the two
     check each other. Raises ValueError when a field is absent or of the wrong kind.
     """
-    mapping = _object(config, "mapping")
-    tp_size, pp_size = _integer(mapping, "tp_size"), _integer(mapping, "pp_size")
+    mapping = object_of(config, "mapping")
+    tp_size, pp_size = integer_of(mapping, "tp_size"), integer_of(mapping, "pp_size")
     pp_rank = rank // tp_size
-    stage = stage_layers(_integer(config, "num_hidden_layers"), pp_size, pp_rank)
+    stage = stage_layers(integer_of(config, "num_hidden_layers"), pp_size, pp_rank)
     kind = TENSOR_TYPES[str(config["dtype"])]
-    hidden_size, vocabulary = _integer(config, "hidden_size"), _integer(config, "vocab_size")
+    hidden_size, vocabulary = integer_of(config, "hidden_size"), integer_of(config, "vocab_size")
     shapes: dict[str, tuple[int, ...]] = {}
     if pp_rank == 0:
         shapes["transformer.vocab_embedding.weight"] = (vocabulary, hidden_size)
     for local in range(len(stage)):
-        for name, shape in _layer_shapes(config, tp_size).items():
+        for name, shape in layer_shapes(config, tp_size).items():
             shapes[f"transformer.layers.{local}.{name}"] = shape
     if pp_rank == pp_size - 1:
         shapes["transformer.ln_f.weight"] = (hidden_size,)
@@ -161,17 +161,18 @@ def expected_tensors(config: Mapping[str, Json], rank: int) -> Expected:
 
 def world_size(config: Mapping[str, Json]) -> int:
     """Ranks of a checkpoint; ValueError when the mapping contradicts itself."""
-    mapping = _object(config, "mapping")
-    ranks = _integer(mapping, "tp_size") * _integer(mapping, "pp_size")
-    if _integer(mapping, "world_size") != ranks:
+    mapping = object_of(config, "mapping")
+    ranks = integer_of(mapping, "tp_size") * integer_of(mapping, "pp_size")
+    if integer_of(mapping, "world_size") != ranks:
         raise ValueError(f"mapping says world_size {mapping['world_size']}, but tp_size x pp_size is {ranks}")
     return ranks
 
 
-def _layer_shapes(config: Mapping[str, Json], tp_size: int) -> dict[str, tuple[int, ...]]:
-    hidden_size, head_size = _integer(config, "hidden_size"), _integer(config, "head_size")
-    query_rows = _integer(config, "num_attention_heads") // tp_size * head_size
-    kv_rows = kv_heads_per_rank(_integer(config, "num_key_value_heads"), tp_size) * head_size
+def layer_shapes(config: Mapping[str, Json], tp_size: int) -> dict[str, tuple[int, ...]]:
+    """Name within a layer -> shape on one rank, of every tensor of an ordinary decoder layer with this config."""
+    hidden_size, head_size = integer_of(config, "hidden_size"), integer_of(config, "head_size")
+    query_rows = integer_of(config, "num_attention_heads") // tp_size * head_size
+    kv_rows = kv_heads_per_rank(integer_of(config, "num_key_value_heads"), tp_size) * head_size
     shapes: dict[str, tuple[int, ...]] = {
         "input_layernorm.weight": (hidden_size,),
         "post_layernorm.weight": (hidden_size,),
@@ -180,7 +181,8 @@ def _layer_shapes(config: Mapping[str, Json], tp_size: int) -> dict[str, tuple[i
     }
     if config.get("attn_bias"):
         shapes["attention.qkv.bias"] = (query_rows + 2 * kv_rows,)
-        if not str(config["architecture"]).startswith("Qwen"):
+        # A checkpoint with heads has their architecture; its base is then told by this key alone.
+        if not (str(config["architecture"]).startswith("Qwen") or "qwen_type" in config):
             shapes["attention.dense.bias"] = (hidden_size,)
     if config.get("qk_layernorm"):
         shapes["attention.q_layernorm.weight"] = shapes["attention.k_layernorm.weight"] = (head_size,)
@@ -188,9 +190,9 @@ def _layer_shapes(config: Mapping[str, Json], tp_size: int) -> dict[str, tuple[i
 
 
 def _feed_forward_shapes(config: Mapping[str, Json], hidden_size: int, tp_size: int) -> dict[str, tuple[int, ...]]:
-    rows = _integer(config, "intermediate_size") // tp_size
+    rows = integer_of(config, "intermediate_size") // tp_size
     if "moe" in config:
-        experts = _integer(_object(config, "moe"), "num_experts")
+        experts = integer_of(object_of(config, "moe"), "num_experts")
         return {
             "mlp.router.weight": (experts, hidden_size),
             "mlp.fc.weight": (experts, 2 * rows, hidden_size),
@@ -246,14 +248,16 @@ def _speculator_block(speculator: Speculator | None) -> dict[str, Json]:
     return block
 
 
-def _object(config: Mapping[str, Json], key: str) -> Mapping[str, Json]:
+def object_of(config: Mapping[str, Json], key: str) -> Mapping[str, Json]:
+    """A nested object of a config; ValueError when it is absent or of another kind."""
     value = config.get(key)
     if not isinstance(value, Mapping):
         raise ValueError(f"{key} is {value!r}, not an object")
     return value
 
 
-def _integer(config: Mapping[str, Json], key: str) -> int:
+def integer_of(config: Mapping[str, Json], key: str) -> int:
+    """A whole number of a config; ValueError when it is absent or of another kind."""
     value = config.get(key)
     if isinstance(value, bool) or not isinstance(value, int):
         raise ValueError(f"{key} is {value!r}, not a whole number")

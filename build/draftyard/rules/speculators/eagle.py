@@ -98,7 +98,7 @@ def eagle_rules(network: SpeculatorNetwork, target: Network) -> tuple[Rule, ...]
         )
     else:
         rules.append(vocabulary("lm_head.weight", target_head(target)))
-    if network.mapped:
+    if network.reduced:
         rules.append(whole("d2t", Part("eagle.d2t", (network.draft_vocab_size or 0,))))
     return tuple(rules)
 

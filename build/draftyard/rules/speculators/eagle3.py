@@ -85,7 +85,7 @@ def eagle3_rules(network: SpeculatorNetwork) -> tuple[Rule, ...]:
     ]
     if network.own_head:
         rules.append(vocabulary("eagle3.lm_head.weight", Part("eagle3.lm_head.weight", (draft_rows, hidden_size))))
-    if network.mapped:
+    if network.reduced:
         rules.append(whole("eagle3.d2t", Part("eagle3.d2t", (draft_rows,))))
     if network.own_embedding:
         table = Part("eagle3.embed_tokens.weight", (network.vocab_size or 0, hidden_size))

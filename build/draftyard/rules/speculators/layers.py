@@ -89,6 +89,8 @@ def use_embedding(evidence: Evidence, page: str, hidden_size: int) -> tuple[bool
     """Whether an embedding is stored, and the target's vocabulary by the settings, or else by the embedding's rows."""
     name = f"{page}.embed_tokens.weight"
     vocab_size = evidence.size("vocab_size") or evidence.extent(name, 0) or evidence.extent(f"{page}.t2d", 0) or None
+    if vocab_size is None:
+        evidence.fail("config.json has no vocab_size", "add the number of the target's tokens to config.json")
     return evidence.use(name, (vocab_size or 0, hidden_size), optional=True), vocab_size
 
 

@@ -30,8 +30,7 @@ class DraftVocabulary:
 def use_head_and_map(evidence: Evidence, page: str, hidden_size: int, vocab_size: int | None) -> DraftVocabulary:
     """Count head and map as tensors that have their place; sizes that do not go together are problems.
 
-    A reduced vocabulary needs both; with the whole one the target's head can stand in, and a map must be the identity
-    that needs no map.
+    A reduced vocabulary needs both; with the whole one the target's head can stand in, and a map changes nothing.
     """
     head, table, marks = f"{page}.lm_head.weight", f"{page}.d2t", f"{page}.t2d"
     draft_vocab_size = evidence.size("draft_vocab_size") or evidence.extent(head, 0) or vocab_size
@@ -70,6 +69,10 @@ def _use_map(evidence: Evidence, name: str, shape: tuple[int, ...]) -> bool:
 def map_problems(table: NDArray[np.int64], marks: NDArray[np.bool_] | None, vocab_size: int) -> list[Problem]:
     """What is wrong with the values of a map (`table` is d2t, `marks` t2d), each with the first index it shows at."""
     problems = []
+    moved = np.flatnonzero(table)
+    if table.shape[0] == vocab_size and moved.size:
+        at = int(moved[0])
+        problems.append(Problem(f"d2t[{at}] is {int(table[at])}, though the draft vocabulary is the whole one", _HINT))
     ids = np.arange(table.shape[0]) + table
     outside = np.flatnonzero((ids < 0) | (ids >= vocab_size))
     if outside.size:
