@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from draftyard.nouns.errors import Failure
 from draftyard.nouns.network import MixtureOfExperts, Network, Precision
+from draftyard.nouns.quantization_block import quantization_block
 from draftyard.nouns.recipe import EXCLUDED_MODULES, Quantisation
 from draftyard.nouns.tensor import TensorType
 from draftyard.rules.quantisation import (
@@ -19,7 +20,6 @@ from draftyard.rules.quantisation import (
     form_problems,
     fp8_form,
     is_quantised,
-    quantization_block,
     with_scales,
 )
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from draftyard.nouns.digest import Json
 from draftyard.nouns.errors import ExitCode, Failure
 from draftyard.nouns.lane import SpeculatorKind
+from draftyard.nouns.quantization_block import quantization_block
 
 ROTARY_KINDS = ("default", "linear", "llama3", "yarn", "dynamic", "longrope")
 _POSITIONS = ("rope_gpt_neox", "long_rope")
@@ -40,6 +41,7 @@ class DecoderShape:
     experts: int = 0
     experts_per_token: int = 0
     experts_normalised: bool = False
+    fp8_cache: bool = False
 
     @property
     def group(self) -> int:
@@ -134,20 +136,22 @@ def decoder_shape(pretrained: Mapping[str, Json]) -> DecoderShape:
         experts=experts,
         experts_per_token=integer(moe, "top_k") if experts else 0,
         experts_normalised=moe.get("normalization_mode") == _RENORMALISE,
+        fp8_cache=quantization_block(pretrained).get("kv_cache_quant_algo") == "FP8",
     )
 
 
 def _refuse_unknown(pretrained: Mapping[str, Json], scaling: Mapping[str, Json]) -> None:
-    """The reference lane executes RoPE decoders, dense or with experts, in 32 and 16 bit; all else is named."""
-    hint = "use a Llama-like model in fp32, fp16 or bf16 with the reference lane"
+    """The reference lane executes RoPE decoders, dense or with experts, in 32 and 16 bit and FP8; all else is named."""
+    hint = "use a Llama-like model in fp32, fp16, bf16 or fp8 with the reference lane"
     kind = str(scaling.get("rope_type", scaling.get("type", "default")))
-    quantization = pretrained.get("quantization") or {}
+    quantization = quantization_block(pretrained)
     moe = pretrained.get("moe")
     modes = moe.get("normalization_mode") if isinstance(moe, Mapping) else None
-    algorithm = quantization.get("quant_algo") if isinstance(quantization, Mapping) else None
+    algorithm, cache = quantization.get("quant_algo"), quantization.get("kv_cache_quant_algo")
     refused = {
         f"dtype {pretrained.get('dtype')!r}": pretrained.get("dtype") not in ("float32", "float16", "bfloat16"),
-        f"quantisation {algorithm!r}": algorithm is not None,
+        f"quantisation {algorithm!r}": algorithm not in (None, "FP8"),
+        f"quantisation {cache!r} of the KV cache": cache not in (None, "FP8"),
         f"normalisation {modes!r} of a mixture of experts": modes not in (None, _NONE, _RENORMALISE),
         "an embedding that is split over ranks": bool(pretrained.get("use_parallel_embedding")),
         f"activation {pretrained.get('hidden_act')!r}": pretrained.get("hidden_act") not in ("silu", "swiglu"),

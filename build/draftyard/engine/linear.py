@@ -1,6 +1,7 @@
 """Matrix products of the decoder: how a weight is held decides which kernel multiplies it."""
 
 import warnings
+from dataclasses import dataclass
 from typing import Protocol
 
 import torch
@@ -13,6 +14,15 @@ class Linear(Protocol):
     def __call__(self, x: Tensor) -> Tensor:
         """Multiply."""
         ...
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """Where a product stands: the layer, its modules there (their rows joined, equally many each), the expert."""
+
+    modules: tuple[str, ...]
+    layer: int | None = None
+    expert: int | None = None
 
 
 class PlainLinear:

@@ -10,8 +10,9 @@ from torch import Tensor
 
 from draftyard.engine.configuration import DecoderShape
 from draftyard.engine.experts import Expert, SparseFeedForward
-from draftyard.engine.linear import GatedFeedForward, Linear, half_stored_available, make_linear
+from draftyard.engine.linear import GatedFeedForward, Linear, Site, half_stored_available, make_linear
 from draftyard.engine.rotary import pair_order
+from draftyard.engine.scaled_linear import RoundedInputLinear, ScaledLinear, values_of
 from draftyard.nouns.errors import ExitCode, Failure
 from draftyard.nouns.tensor import TensorFile, TensorType
 
@@ -19,13 +20,15 @@ TORCH_TYPES: Mapping[TensorType, torch.dtype] = {
     TensorType.F32: torch.float32,
     TensorType.F16: torch.float16,
     TensorType.BF16: torch.bfloat16,
+    # As bytes: hardly any operation is defined on torch's own type.
+    TensorType.F8_E4M3: torch.uint8,
 }
 
 
 class MakeLinear(Protocol):
-    """Holds a weight [out, in] for the kernel that the device and the type ask for."""
+    """Holds a weight [out, in] for the kernel that the device and the type ask for; `site` finds the scales of FP8."""
 
-    def __call__(self, weight: Tensor, bias: Tensor | None = None) -> Linear:
+    def __call__(self, weight: Tensor, bias: Tensor | None = None, site: Site | None = None) -> Linear:
         """Hold it."""
         ...
 
@@ -34,7 +37,8 @@ class MakeLinear(Protocol):
 class LayerWeights:
     """One layer; `feed_forward` is [tokens, hidden] -> [tokens, hidden], dense or sparse.
 
-    `input_norm` None is a layer that reads its input as it is (the first one of an EAGLE-1 drafter).
+    `input_norm` None is a layer that reads its input as it is (the first one of an EAGLE-1 drafter). `cache_scale` is
+    that of keys and values in an FP8 cache.
     """
 
     input_norm: Tensor | None
@@ -44,6 +48,7 @@ class LayerWeights:
     feed_forward: Linear
     q_norm: Tensor | None
     k_norm: Tensor | None
+    cache_scale: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +124,15 @@ class RankFiles:
         paired = whole.view(-1, shape.head_size, *whole.shape[1:])[:, order].reshape(whole.shape)
         return torch.cat([paired, *(part[2] for part in parts[::copies])])
 
+    def scales(self, site: Site) -> tuple[Tensor, float]:
+        """Weight scales, one for each module of a site, and the scale of their common input (the largest named)."""
+        weight_scales, input_scales = [], []
+        for module in site.modules:
+            weights = self.whole(site.layer, f"{module}.weights_scaling_factor", None).flatten()
+            weight_scales.append(weights[site.expert or 0])
+            input_scales.append(self.whole(site.layer, f"{module}.activation_scaling_factor", None).item())
+        return torch.stack(weight_scales), max(input_scales)
+
     def _place(self, layer: int | None, name: str) -> tuple[str, list[int]]:
         """Full name and the ranks of the stage that holds it: embedding first, final norm and head last."""
         tp_size, stage, full = self._shape.tp_size, 0, name
@@ -137,7 +151,7 @@ class RankFiles:
             )
         header = file.headers[name]
         if header.type not in TORCH_TYPES:
-            raise Failure(f"{name} has the type {header.type}", "the reference lane reads F32, F16 and BF16")
+            raise Failure(f"{name} has the type {header.type}", "the reference lane reads F32, F16, BF16 and F8_E4M3")
         with warnings.catch_warnings():
             # The mapping is read-only, and so is every use of it.
             warnings.filterwarnings("ignore", message="The given buffer is not writable")
@@ -150,22 +164,46 @@ def _stage_starts(layers: int, pp_size: int) -> list[int]:
     return [sum(sizes[:stage]) for stage in range(pp_size)]
 
 
-def holding(dtype: str, device: torch.device) -> tuple[MakeLinear, torch.dtype]:
+def holding(dtype: str, device: torch.device, ranks: RankFiles | None = None) -> tuple[MakeLinear, torch.dtype]:
     """How weights of a stored type are held on a device, and the type of activations there.
 
     On the CPU float16 stays float16 in memory with float32 sums where FBGEMM runs; float32 and bfloat16 (widened,
-    exactly) are multiplied in float32. On a GPU everything keeps its type.
+    exactly) are multiplied in float32. On a GPU everything keeps its type. FP8 weights are bytes whose scales lie in
+    `ranks`; on the CPU their values, which float16 holds exactly, are held as weights of the type are.
     """
     half_stored = device.type == "cpu" and dtype == "float16"
     if half_stored and not half_stored_available():
         raise Failure("this CPU cannot multiply float16 weights (FBGEMM needs AVX2)", "use precision fp32")
     wide = torch.float32 if device.type == "cpu" else TORCH_TYPES[_tensor_type(dtype)]
 
-    def linear(weight: Tensor, bias: Tensor | None = None) -> Linear:
-        kept = weight if half_stored else weight.to(device, wide).contiguous()
-        return make_linear(kept, None if bias is None else bias.to(device, wide), half_stored)
+    def linear(weight: Tensor, bias: Tensor | None = None, site: Site | None = None) -> Linear:
+        beside = None if bias is None else bias.to(device, wide)
+        if weight.dtype is torch.uint8:
+            return _scaled(weight, beside, site, ranks, half_stored, device, wide)
+        return make_linear(weight if half_stored else weight.to(device, wide).contiguous(), beside, half_stored)
 
     return linear, wide
+
+
+def _scaled(
+    codes: Tensor,
+    bias: Tensor | None,
+    site: Site | None,
+    ranks: RankFiles | None,
+    half_stored: bool,
+    device: torch.device,
+    wide: torch.dtype,
+) -> Linear:
+    if site is None or ranks is None:
+        raise Failure("a weight is FP8 where no scale is known", "build the checkpoint again", ExitCode.ENVIRONMENT)
+    scales, input_scale = ranks.scales(site)
+    rows = scales.repeat_interleave(codes.shape[0] // len(scales)) if len(scales) > 1 else scales
+    values = values_of(codes)
+    if device.type == "cpu":
+        inner = make_linear(values if half_stored else values.float(), None, half_stored)
+        return ScaledLinear(inner, rows * input_scale, input_scale, bias)
+    dequantised = (values.float() * rows.unsqueeze(1)).to(device, wide)
+    return RoundedInputLinear(make_linear(dequantised, bias, False), input_scale)
 
 
 def read_embedding(ranks: RankFiles) -> Tensor:
@@ -182,11 +220,11 @@ def read_head(ranks: RankFiles, shape: DecoderShape) -> Tensor:
 def read_weights(files: Sequence[TensorFile], shape: DecoderShape, device: torch.device) -> DecoderWeights:
     """Weights ready to multiply, held as `holding` says."""
     ranks = RankFiles(files, shape)
-    linear, wide = holding(shape.dtype, device)
+    linear, wide = holding(shape.dtype, device, ranks)
     layers = tuple(read_layer(ranks, shape, layer, linear, device, wide) for layer in range(shape.layers))
     final_norm = ranks.whole(None, "transformer.ln_f.weight", None).to(device, wide)
     embedding = read_embedding(ranks).to(device).clone()
-    return DecoderWeights(embedding, layers, final_norm, linear(read_head(ranks, shape)))
+    return DecoderWeights(embedding, layers, final_norm, linear(read_head(ranks, shape), None, Site(("lm_head",))))
 
 
 def read_layer(
@@ -212,12 +250,17 @@ def read_layer(
     read_feed_forward = _read_experts if shape.experts else _read_feed_forward
     return LayerWeights(
         input_norm=None if bare else vector("input_layernorm.weight"),
-        qkv=linear(ranks.qkv(layer, "weight"), qkv_bias),
-        dense=linear(ranks.whole(layer, "attention.dense.weight", 1), bias("attention.dense.bias", None)),
+        qkv=linear(ranks.qkv(layer, "weight"), qkv_bias, Site(("attention.qkv",), layer)),
+        dense=linear(
+            ranks.whole(layer, "attention.dense.weight", 1),
+            bias("attention.dense.bias", None),
+            Site(("attention.dense",), layer),
+        ),
         post_norm=vector("post_layernorm.weight"),
         feed_forward=read_feed_forward(ranks, shape, layer, linear, device),
         q_norm=vector("attention.q_layernorm.weight")[pairs] if shape.qk_norm else None,
         k_norm=vector("attention.k_layernorm.weight")[pairs] if shape.qk_norm else None,
+        cache_scale=ranks.whole(layer, "attention.kv_cache_scaling_factor", None).item() if shape.fp8_cache else None,
     )
 
 
@@ -231,8 +274,8 @@ def _read_feed_forward(
     fc_bias, gate_bias = bias("mlp.fc.bias", 0), bias("mlp.gate.bias", 0)
     both = None if fc_bias is None or gate_bias is None else torch.cat((fc_bias, gate_bias))
     return GatedFeedForward(
-        linear(torch.cat((fc, gate)), both),
-        linear(ranks.whole(layer, "mlp.proj.weight", 1), bias("mlp.proj.bias", None)),
+        linear(torch.cat((fc, gate)), both, Site(("mlp.fc", "mlp.gate"), layer)),
+        linear(ranks.whole(layer, "mlp.proj.weight", 1), bias("mlp.proj.bias", None), Site(("mlp.proj",), layer)),
         shape.intermediate_size,
     )
 
@@ -246,7 +289,9 @@ def _read_experts(
     for index in range(shape.experts):
         halves = [up[index].chunk(2) for up in ups]
         up_gate = torch.cat([half[0] for half in halves] + [half[1] for half in halves])
-        experts.append(Expert(linear(up_gate), linear(torch.cat([down[index] for down in downs], dim=1))))
+        down_rows = torch.cat([down[index] for down in downs], dim=1)
+        up_site, down_site = Site(("mlp.fc",), layer, index), Site(("mlp.proj",), layer, index)
+        experts.append(Expert(linear(up_gate, None, up_site), linear(down_rows, None, down_site)))
     router = ranks.whole(layer, "mlp.router.weight", None).to(device, torch.float32)
     return SparseFeedForward(router, experts, shape.experts_per_token, shape.experts_normalised)
 

@@ -5,8 +5,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from draftyard.nouns.digest import Json
-from draftyard.nouns.errors import ExitCode, Failure, Problem
+from draftyard.nouns.errors import Problem
 from draftyard.nouns.network import Network, Precision
+from draftyard.nouns.quantization_block import quantization_block
 from draftyard.nouns.recipe import EXCLUDED_MODULES, KvCachePrecision, Quantisation
 from draftyard.nouns.tensor import TensorType
 
@@ -19,18 +20,6 @@ KV_SCALE = "attention.kv_cache_scaling_factor"
 # Linear modules that have an FP8 form (TensorRT-LLM 1.2.1: FP8Linear, FP8RowLinear and the experts); a router has none.
 _LINEAR = re.compile(
     r"transformer\.layers\.\d+\.(attention\.(qkv|dense)|mlp\.(fc|gate|proj)|shared_expert\.(fc|gate|proj))|lm_head"
-)
-# QuantConfig of TensorRT-LLM 1.2.1; its constructor refuses any other key.
-_BLOCK_KEYS = (
-    "quant_algo",
-    "kv_cache_quant_algo",
-    "group_size",
-    "smoothquant_val",
-    "clamp_val",
-    "use_meta_recipe",
-    "has_zero_point",
-    "pre_quant_scale",
-    "exclude_modules",
 )
 
 
@@ -138,28 +127,6 @@ def form_problems(network: Network, wishes: Quantisation, role: str) -> list[Pro
     return problems
 
 
-def quantization_block(config: Mapping[str, Json]) -> Mapping[str, Json]:
-    """The `quantization` object; empty when absent. Failure when it has keys that TensorRT-LLM 1.2.1 does not know."""
-    block = config.get("quantization") or {}
-    if not isinstance(block, Mapping):
-        raise ValueError(f"quantization is {block!r}, not an object")
-    strange = sorted(set(block) - set(_BLOCK_KEYS))
-    if strange:
-        raise Failure(
-            f"config.json: quantization has unknown keys {', '.join(strange)} (written by {_writer(config)})",
-            "build the checkpoint again with this version",
-            ExitCode.ENVIRONMENT,
-        )
-    return block
-
-
-def _writer(config: Mapping[str, Json]) -> str:
-    producer = config.get("producer")
-    if isinstance(producer, Mapping):
-        return f"{producer.get('name')} {producer.get('version')}"
-    return f"version {config['version']}" if "version" in config else "an unnamed tool"
-
-
 def _in_target(layer: str) -> bool:
     """Layers of drafters in the same file keep their cache as it is."""
     return layer.startswith("transformer.layers.")
@@ -177,6 +144,7 @@ def _piece(part: str) -> str:
     if part == "?":
         return "."
     if part.startswith("[") and part.endswith("]") and len(part) > 2:
-        inner = part[1:-1].replace("\\", r"\\")
-        return f"[^{inner[1:]}]" if inner.startswith("!") else f"[{inner}]"
+        inner = part[1:-1]
+        letters = "".join(letter if letter == "-" else re.escape(letter) for letter in inner.removeprefix("!"))
+        return f"[^{letters}]" if inner.startswith("!") else f"[{letters}]"
     return re.escape(part)
