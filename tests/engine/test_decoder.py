@@ -4,8 +4,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 from tests.engine.tiny_engines import (
     NGRAM,
     Sizes,
@@ -21,9 +19,8 @@ from tests.engine.tiny_engines import (
 from transformers import LlamaForCausalLM
 
 from draftyard.doors.tensors import open_tensor_file
-from draftyard.engine.configuration import decoder_shape
-from draftyard.engine.decoder import KeyValueCache, Run
 from draftyard.engine.loading import load_engine
+from draftyard.engine.runs import Run
 from draftyard.nouns.errors import Failure
 from draftyard.nouns.generation import GenerationRequest
 
@@ -46,21 +43,6 @@ SCALINGS: dict[str, dict[str, object]] = {
         "original_max_position_embeddings": 64,
     },
     "yarn": {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 128},
-}
-
-
-TINY_SHAPE: dict[str, object] = {
-    "dtype": "float32",
-    "hidden_size": 8,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 2,
-    "intermediate_size": 8,
-    "vocab_size": 8,
-    "norm_epsilon": 1e-5,
-    "rotary_base": 1e4,
-    "max_position_embeddings": 32,
-    "hidden_act": "silu",
-    "mapping": {"tp_size": 1, "pp_size": 1},
 }
 
 
@@ -188,29 +170,6 @@ def test_the_kept_path_of_a_tree_is_a_chain_for_what_follows(tmp_path: Path) -> 
     assert (rows[0] - rows[1]).abs().max() <= 1e-4
 
 
-@given(st.sets(st.integers(0, 12)), st.integers(0, 1), st.integers(0, 3))
-def test_keeping_moves_rows_of_its_slot_alone_also_where_they_overlap(kept: set[int], slot: int, start: int) -> None:
-    shape = decoder_shape(TINY_SHAPE)
-    cache = KeyValueCache(shape, 2, 16, torch.device("cpu"), torch.float32)
-    for layer, rows in enumerate(cache.rows):
-        rows.copy_(torch.arange(rows.numel()).view_as(rows) + layer)
-    before = [rows.clone() for rows in cache.rows]
-    cache.keep(slot, start, sorted(kept))
-    first = slot * 16 + start
-    for rows, old in zip(cache.rows, before, strict=True):
-        expected = old.clone()
-        for target, source in enumerate(sorted(kept)):
-            expected[first + target] = old[first + source]
-        assert torch.equal(rows, expected)
-
-
-@pytest.mark.parametrize("kept", [(1, 0), (2, 2), (-1, 0)])
-def test_a_path_that_does_not_ascend_is_refused(kept: tuple[int, ...]) -> None:
-    cache = KeyValueCache(decoder_shape(TINY_SHAPE), 1, 8, torch.device("cpu"), torch.float32)
-    with pytest.raises(ValueError, match="ascend"):
-        cache.keep(0, 0, kept)
-
-
 def test_verified_rows_have_the_bits_of_single_rows_in_float16_products(tmp_path: Path) -> None:
     """The matrix products are the same for any number of rows; what attention adds stays within rounding."""
     decoder = loaded(write_engine(tmp_path / "engine", random_llama(), dtype=torch.float16))._decoder
@@ -227,7 +186,9 @@ def test_verified_rows_have_the_bits_of_single_rows_in_float16_products(tmp_path
         ({"dtype": "float8"}, "float8"),
         ({"hidden_act": "gelu"}, "gelu"),
         ({"moe": {"num_experts": 4, "normalization_mode": 2}}, "experts"),
-        ({"quantization": {"quant_algo": "FP8"}}, "FP8"),
+        ({"quantization": {"quant_algo": "W8A16"}}, "W8A16"),
+        ({"quantization": {"kv_cache_quant_algo": "INT8"}}, "INT8"),
+        ({"version": "0.11.0", "quantization": {"sq_use_plugin": True}}, "sq_use_plugin"),
         ({"rotary_scaling": {"type": "longrope"}}, "longrope needs short_factor"),
         ({"rotary_scaling": {"type": "longrope", "original_max_position_embeddings": 64}}, "up to 64 tokens"),
         ({"rotary_scaling": {"type": "dynamic", "factor": 2.0}, "max_position_embeddings": 100}, "up to 100 tokens"),

@@ -156,6 +156,28 @@ class FixedDrafts:
         pass
 
 
+@pytest.mark.parametrize("end", ["failed", "cancelled"])
+def test_what_is_no_number_does_not_outlive_its_sequence(tmp_path: Path, model: LlamaForCausalLM, end: str) -> None:
+    """Slots are read together and behind their ends: a sequence that broke leaves nothing there."""
+    broken = random_llama()
+    broken.load_state_dict(model.state_dict())
+    broken.model.embed_tokens.weight.data[90] = float("nan")
+    sizes = Sizes(max_batch_size=2, max_num_tokens=20)
+    engine = loaded(write_engine(tmp_path / "engine", broken, sizes=sizes))
+    good = [GenerationRequest(name, (5, 9, 3), 6) for name in ("one", "two")]
+    expected = [tokens_of(run(engine, [request])[request.request_id]) for request in good]
+    if end == "failed":
+        events = run(engine, [GenerationRequest("breaks", (5,) * 10 + (90,) * 10, 6)])
+        assert events["breaks"][-1].finish_reason is FinishReason.ERROR
+    else:
+        engine.submit(GenerationRequest("breaks", (90,) * 40, 6))
+        engine.step()
+        engine.cancel("breaks")
+        engine.step()
+    found = run(engine, good)
+    assert [tokens_of(found[request.request_id]) for request in good] == expected
+
+
 def test_nothing_behind_an_end_id_is_emitted_or_counted(directories: dict[str, Path]) -> None:
     """The block [d1, END, d3, d4, bonus], all of it right: two tokens are emitted, two drafts accepted."""
     prompt = random_prompts(1)[0]

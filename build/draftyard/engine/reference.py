@@ -96,6 +96,9 @@ class ReferenceEngine:
         if sequence is not None:
             self._release(sequence)
             self._cancelled.append(request_id)
+            if sequence.prefilling:
+                # Nobody has seen logits of these positions yet: they may be no numbers.
+                self._decoder.cache.clear(sequence.slot, sequence.cached)
 
     def end_all(self, message: str) -> tuple[GenerationEvent, ...]:
         """End everything that waits, runs or was cancelled: the last resort when `step` itself is broken."""
@@ -150,6 +153,7 @@ class ReferenceEngine:
 
     def _fail(self, sequence: Sequence, error: Exception) -> GenerationEvent:
         self._release(sequence)
+        self._decoder.cache.clear(sequence.slot, self._decoder.cache.positions)
         text = f"the engine failed: {type(error).__name__}: {error}"
         return GenerationEvent(sequence.request.request_id, (), FinishReason.ERROR, sequence.statistics(), text)
 
