@@ -11,7 +11,7 @@ from draftyard.engine.engine_directory import OpenTensors, open_ranks
 from draftyard.engine.medusa_heads import MedusaHeads, read_medusa_heads
 from draftyard.engine.medusa_proposer import MedusaProposer
 from draftyard.engine.medusa_tree import medusa_tree
-from draftyard.engine.weights import holding
+from draftyard.engine.weights import RankFiles, holding
 from draftyard.nouns.digest import Json
 from draftyard.nouns.errors import ExitCode, Failure
 
@@ -41,7 +41,7 @@ def load_medusa_proposer(
         raise Failure(message, "raise max_draft_len or cut the tree, and build again")
     shape = target.shape
     tree = medusa_tree(choice.choices, heads, shape.vocabulary)
-    ranks, (linear, _) = open_ranks(directory, shape, open_tensors), holding(shape.dtype, device)
+    ranks, (linear, _) = RankFiles(open_ranks(directory, shape, open_tensors), shape), holding(shape.dtype, device)
     layers = integer(pretrained, "num_medusa_layers", 1)
     used = read_medusa_heads(ranks, max(tree.depths) + 1, layers, shape.vocabulary, linear)
     return MedusaProposer(MedusaHeads(used, target.project, shape.vocabulary), tree)

@@ -58,8 +58,10 @@ class GenerationRequest:
 class SpeculationStatistics:
     """Counts of one sequence, all cut at the last emitted token.
 
-    `steps` are verification steps, `drafted` the draft tokens that were verified, `accepted` those that were
-    emitted; `drafted_by_position[i]` and `accepted_by_position[i]` count position i of the draft.
+    `steps` are verification steps. `drafted_by_position[i]` counts the steps whose draft reached position i (of a
+    chain), or had a node at depth i (of a tree, whatever the number of siblings); `accepted_by_position[i]` those in
+    which a token there was accepted and emitted. `drafted` and `accepted` are their sums, so that a tree is measured by
+    the paths it offers, not by its nodes.
     `accepted_before_cut` also counts what was accepted behind an end id or a stop sequence and never emitted.
     """
 
