@@ -13,6 +13,7 @@ STORAGE: dict[TensorType, type[np.generic]] = {
     TensorType.F32: np.float32,
     TensorType.F16: np.float16,
     TensorType.BF16: np.uint16,
+    TensorType.I64: np.int64,
 }
 # Elements at once: what is made on the way stays in the processor's cache.
 _PIECE = 1 << 17
@@ -137,6 +138,8 @@ def _round_bits(bits: NDArray[np.generic], result: NDArray[np.generic], target: 
 
 def _scan(stored: NDArray[np.generic], kind: TensorType) -> Losses:
     """Counts infinities and what is no number; nearly always there are none, so that the largest is asked first."""
+    if kind not in _EXPONENT:
+        return Losses()  # whole numbers are always finite
     bits = _bits(stored)
     magnitude = np.bitwise_and(bits, bits.dtype.type(_MAGNITUDE[kind]))
     if stored.size == 0 or magnitude.max() < _EXPONENT[kind]:

@@ -2,19 +2,20 @@
 
 import os
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from contextlib import ExitStack
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
+from typing import TypeAlias
 
 import numpy as np
 
 from draftyard.doors.tensors import MappedTensorFile, TensorWriter, open_tensor_file
 from draftyard.nouns.digest import Json
 from draftyard.nouns.errors import ExitCode, Failure, Problem, raise_problems
-from draftyard.nouns.source import Source
+from draftyard.nouns.network import Network
 from draftyard.nouns.tensor import TensorHeader, TensorSpec, TensorType
 from draftyard.rules.casting import STORAGE, Losses, cast
 from draftyard.rules.families.family import Rule
@@ -38,14 +39,36 @@ _MOST_THREADS = 4
 
 
 @dataclass(frozen=True, slots=True)
+class StoredTensor:
+    """A source tensor: the directory it lies in, and its header, which names the file and the tensor in it."""
+
+    directory: Path
+    header: TensorHeader
+
+
+@dataclass(frozen=True, slots=True)
+class Portion:
+    """What one network brings to a checkpoint: its rules, the sizes that cut its tensors, and where each part lies.
+
+    `own` are the parts of the network's own files, each of which goes into exactly `copies` tensors when it is used;
+    other parts are borrowed and may go into many.
+    """
+
+    network: Network
+    rules: tuple[Rule, ...]
+    stored: Mapping[str, StoredTensor]
+    own: frozenset[str]
+    copies: int = 1
+
+
+@dataclass(frozen=True, slots=True)
 class Conversion:
     """One checkpoint to be made: of what, in which type, cut how, and what each rank's file must hold."""
 
-    source: Source
+    portions: tuple[Portion, ...]
     config: Mapping[str, Json]
     type: TensorType
     mapping: Mapping2D
-    rules: tuple[Rule, ...]
     expected: tuple[Expected, ...]
 
     def specs(self, rank: int) -> list[TensorSpec]:
@@ -64,46 +87,57 @@ class _Destination:
 
 @dataclass(frozen=True, slots=True)
 class _Task:
-    """One source tensor on its way: each is read once, from front to back."""
+    """One source tensor on its way: each is read once, from front to back, however many tensors it goes into."""
 
-    header: TensorHeader
+    stored: StoredTensor
     file: MappedTensorFile
     type: TensorType
-    destinations: tuple[_Destination, ...]
+    destinations: list[_Destination]
+
+    @property
+    def header(self) -> TensorHeader:
+        """The source tensor's."""
+        return self.stored.header
 
 
-def write_ranks(conversion: Conversion, directory: Path, workplace: Workplace) -> Losses:
+_Tasks: TypeAlias = "dict[tuple[Path, str, TensorType], _Task]"
+
+
+def write_ranks(conversion: Conversion, workplace: Workplace) -> Losses:
     """Write every rank's file; returns what casts lost. Failure names a tensor with values that are or become infinite.
 
     Tensors are read in the order of their files, so that a disk is read from front to back, and by several threads:
     numpy and the file operations let each other run.
     """
-    headers = {tensor.name: tensor for tensor in conversion.source.tensors}
     with ExitStack() as stack:
         writers = [
             stack.enter_context(TensorWriter(workplace.staging / f"rank{rank}.safetensors", conversion.specs(rank), {}))
             for rank in range(conversion.mapping.world_size)
         ]
-        files = {
-            name: open_tensor_file(directory / name) for name in sorted({header.file for header in headers.values()})
-        }
-        tasks: list[_Task] = []
-        for rule in conversion.rules:
-            if not omitted(rule, conversion.source.network, conversion.mapping):
-                tasks.extend(_tasks(conversion, rule, headers, files, writers))
-        tasks.sort(key=lambda task: (task.header.file, task.header.offset_bytes))
-        return _run(tasks, workplace)
+        files: dict[Path, MappedTensorFile] = {}
+        tasks: _Tasks = {}
+        for portion in conversion.portions:
+            for rule in portion.rules:
+                if not omitted(rule, portion.network, conversion.mapping):
+                    _add_tasks(conversion, portion, rule, files, writers, tasks)
+        ordered = sorted(tasks.values(), key=lambda task: (task.stored.directory, *_place(task.header)))
+        return _run(ordered, workplace)
 
 
-def _tasks(
+def _place(header: TensorHeader) -> tuple[str, int]:
+    return header.file, header.offset_bytes
+
+
+def _add_tasks(
     conversion: Conversion,
+    portion: Portion,
     rule: Rule,
-    headers: Mapping[str, TensorHeader],
-    files: Mapping[str, MappedTensorFile],
+    files: dict[Path, MappedTensorFile],
     writers: Sequence[TensorWriter],
-) -> Iterator[_Task]:
-    """One task a part; the rows that no part covers are written here: they are zeros."""
-    network, mapping = conversion.source.network, conversion.mapping
+    tasks: _Tasks,
+) -> None:
+    """One task a part and type; the rows that no part covers are written here: they are zeros."""
+    network, mapping, target = portion.network, conversion.mapping, conversion.type
     destinations: dict[int, list[_Destination]] = {index: [] for index in range(len(rule.parts))}
     for stage in range(mapping.pp_size):
         if not holds(rule, network, mapping, stage):
@@ -122,10 +156,14 @@ def _tasks(
             _write_zeros(writers[rank], name, covered, prod(shape) * kind.item_bytes)
             for one in placed:
                 destinations[one.part].append(_Destination(writers[rank], name, one))
-    target = TensorType.F32 if rule.float32 else conversion.type
+            target = kind
     for index, part in enumerate(rule.parts):
-        header = headers[part.name]
-        yield _Task(header, files[header.file], target, tuple(destinations[index]))
+        stored = portion.stored[part.name]
+        path = stored.directory / stored.header.file
+        if path not in files:
+            files[path] = open_tensor_file(path)
+        task = tasks.setdefault((path, stored.header.name, target), _Task(stored, files[path], target, []))
+        task.destinations.extend(destinations[index])
 
 
 def _write_zeros(writer: TensorWriter, name: str, begin: int, end: int) -> None:
