@@ -315,42 +315,6 @@ def test_a_pass_holds_no_more_than_max_num_tokens(tmp_path: Path, model: LlamaFo
     assert max(widths) == 16
 
 
-def test_accounting_survives_ten_thousand_random_events(tmp_path: Path) -> None:
-    """Submits, cancels and steps at random; each request ends exactly once, and nothing stays reserved."""
-    tiny = random_llama(vocab_size=16, hidden_size=8, intermediate_size=8, num_attention_heads=2, num_hidden_layers=1)
-    sizes = Sizes(max_batch_size=4, max_input_len=12, max_seq_len=24, max_num_tokens=20, kv_cache_tokens=60)
-    engine = loaded(write_engine(tmp_path / "engine", tiny, sizes=sizes, speculator={**NGRAM, "max_draft_len": 2}))
-    chance = random.Random(4)
-    open_ids: set[str] = set()
-    ended: dict[str, int] = {}
-    for number in range(10_000):
-        dice = chance.random()
-        if dice < 0.2 and len(open_ids) < 30:
-            prompt = [chance.randrange(16) for _ in range(chance.randint(1, 12))]
-            engine.submit(ask(str(number), prompt, chance.randint(1, 12), end_ids=(chance.randrange(16),)))
-            open_ids.add(str(number))
-        elif dice < 0.3 and open_ids:
-            engine.cancel(chance.choice(sorted(open_ids)))
-        else:
-            for event in engine.step():
-                assert event.request_id in open_ids
-                if event.finish_reason is not None:
-                    open_ids.remove(event.request_id)
-                    ended[event.request_id] = ended.get(event.request_id, 0) + 1
-        status = engine.status()
-        assert status.active <= 4
-        assert 0 <= status.kv_tokens_used <= status.kv_tokens_total
-        assert (status.kv_tokens_used == 0) == (status.active == 0)
-    while engine.has_work:
-        for event in engine.step():
-            if event.finish_reason is not None:
-                open_ids.remove(event.request_id)
-    assert not open_ids
-    assert set(ended.values()) == {1}
-    assert engine.status().kv_tokens_used == engine.status().active == 0
-    run(engine, [ask(f"last {place}", [1, 2], 3) for place in range(8)])
-
-
 def test_plain_decoding_has_statistics_without_drafts(plain: ReferenceEngine) -> None:
     statistics = last(run(plain, [ask("a", [1, 2, 3], 9)])["a"]).statistics
     assert (statistics.steps, statistics.drafted, statistics.acceptance_length) == (8, 0, 1.0)
