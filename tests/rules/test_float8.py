@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from draftyard.nouns.tensor import TensorType
-from draftyard.rules.float8 import from_e4m3, largest_magnitude, nan_bytes, quantise, requantise, to_e4m3
+from draftyard.rules.float8 import Quantiser, from_e4m3, largest_magnitude, nan_bytes, to_e4m3
 
 EVERY = np.arange(1 << 16, dtype=np.uint16)
 
@@ -78,7 +78,7 @@ def test_quantising_is_division_and_cast(kind: TensorType, data: st.DataObject) 
         values = (bits.astype(np.uint32) << 16).view(np.float32)
         stored = bits if kind is TensorType.BF16 else values
     with np.errstate(over="ignore"):
-        same(quantise(stored, kind, scale), values / scale)
+        same(Quantiser(kind, scale)(stored), values / scale)
 
 
 def test_the_largest_magnitude_is_exact() -> None:
@@ -105,5 +105,8 @@ def test_a_new_scale_is_dequantising_and_quantising() -> None:
     codes = np.delete(np.arange(256, dtype=np.uint8), [0x7F, 0xFF])
     old, new = np.float32(0.013), np.float32(0.021)
     expected = torch_codes(from_e4m3(codes) * old / new)
-    np.testing.assert_array_equal(requantise(codes, old, new), expected)
-    assert requantise(codes, old, old) is codes
+    requantise, keep = Quantiser(TensorType.F8_E4M3, new, old), Quantiser(TensorType.F8_E4M3, old, old)
+    np.testing.assert_array_equal(requantise(codes), expected)
+    np.testing.assert_array_equal(keep(np.arange(256, dtype=np.uint8)), np.arange(256))
+    with pytest.raises(ValueError, match="have a scale"):
+        Quantiser(TensorType.F8_E4M3, new)

@@ -8,12 +8,13 @@ from numpy.typing import NDArray
 
 from draftyard.nouns.tensor import TensorType
 
-# numpy has no bfloat16: it travels as 16-bit words, the upper half of a float32.
+# numpy has no bfloat16: it travels as 16-bit words, the upper half of a float32; FP8 travels as bytes.
 STORAGE: dict[TensorType, type[np.generic]] = {
     TensorType.F32: np.float32,
     TensorType.F16: np.float16,
     TensorType.BF16: np.uint16,
     TensorType.I64: np.int64,
+    TensorType.F8_E4M3: np.uint8,
 }
 # Elements at once: what is made on the way stays in the processor's cache.
 _PIECE = 1 << 17
@@ -92,6 +93,9 @@ def _cast_piece(
     if places.size == 0:
         return Losses()
     chosen = stored[places]
+    if source is TensorType.BF16 and not _lossy(target)[chosen].any():
+        result[places] = _narrowed(TensorType.BF16, target)[chosen]
+        return Losses()
     exact = _widened(chosen, source)
     narrow = _narrow(exact, target)
     result[places] = _bits(narrow)
@@ -181,3 +185,11 @@ def _narrowed(source: TensorType, target: TensorType) -> NDArray[np.uint16]:
     """All 65536 values of a 16-bit type in another one."""
     every = np.arange(1 << 16, dtype=np.uint16).view(STORAGE[source])
     return np.asarray(_narrow(_widened(every, source), target).view(np.uint16))
+
+
+@cache
+def _lossy(target: TensorType) -> NDArray[np.bool_]:
+    """For all 65536 values of bfloat16: whether one is no finite number, or becomes infinite or zero."""
+    exact = _widened(np.arange(1 << 16, dtype=np.uint16), TensorType.BF16)
+    kept = _widened(_narrow(exact, target), target)
+    return ~np.isfinite(kept) | ((exact != 0) & (kept == 0))

@@ -58,24 +58,34 @@ def from_e4m3(codes: NDArray[np.uint8]) -> NDArray[np.float32]:
     return np.asarray(_DECODED[codes])
 
 
-def quantise(stored: NDArray[np.generic], kind: TensorType, scale: np.float32) -> NDArray[np.uint8]:
-    """E4M3 bytes of `stored` / `scale`; `kind` is the type whose storage `stored` is in.
+class Quantiser:
+    """Turns stored values into E4M3 bytes of value / `scale`; those that are E4M3 already have the scale `old`.
 
-    A 16-bit type has 65536 values only, so they are converted once and looked up.
+    A type of 8 or 16 bits has few values, so they are converted once and looked up.
     """
-    if kind is TensorType.F32:
-        return _quantise_float32(stored.astype(np.float32, copy=False), scale)
-    every = np.arange(1 << 16, dtype=np.uint16)
-    with np.errstate(over="ignore", invalid="ignore"):
-        table = to_e4m3(_widened(every if kind is TensorType.BF16 else every.view(np.float16), kind) / scale)
-    return np.take(table, stored.view(np.uint16))
 
+    def __init__(self, kind: TensorType, scale: np.float32, old: np.float32 | None = None) -> None:
+        """`kind` is the type whose storage the values are in."""
+        self.scale = scale
+        self._kind = kind
+        self._table: NDArray[np.uint8] | None = None
+        with np.errstate(over="ignore", invalid="ignore"):
+            if kind is TensorType.F8_E4M3:
+                if old is None:
+                    raise ValueError("values in E4M3 have a scale")
+                same = np.arange(256, dtype=np.uint8)
+                self._table = same if old == scale else to_e4m3(_DECODED * old / scale)
+            elif kind is not TensorType.F32:
+                every = np.arange(1 << 16, dtype=np.uint16)
+                self._table = to_e4m3(_widened(every.view(STORAGE[kind]), kind) / scale)
 
-def requantise(codes: NDArray[np.uint8], old: np.float32, new: np.float32) -> NDArray[np.uint8]:
-    """E4M3 bytes under another scale; equal scales change nothing."""
-    if old == new:
-        return codes
-    return np.take(to_e4m3(_DECODED * old / new), codes)
+    def __call__(self, stored: NDArray[np.generic]) -> NDArray[np.uint8]:
+        """Bytes in the shape of `stored`."""
+        if self._table is None:
+            return _quantise_float32(stored.astype(np.float32, copy=False), self.scale)
+        if self._kind is TensorType.F8_E4M3:
+            return np.asarray(np.take(self._table, stored.view(np.uint8), mode="clip"))
+        return np.asarray(np.take(self._table, stored.view(np.uint16), mode="clip"))
 
 
 def largest_magnitude(stored: NDArray[np.generic], kind: TensorType) -> np.float32:

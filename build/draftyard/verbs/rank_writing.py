@@ -5,20 +5,22 @@ import threading
 from collections.abc import Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import prod
 from pathlib import Path
 from typing import TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
 from draftyard.doors.tensors import MappedTensorFile, TensorWriter, open_tensor_file
 from draftyard.nouns.digest import Json
 from draftyard.nouns.errors import ExitCode, Failure, Problem, raise_problems
 from draftyard.nouns.network import Network
 from draftyard.nouns.tensor import TensorHeader, TensorSpec, TensorType
-from draftyard.rules.casting import STORAGE, Losses, cast
+from draftyard.rules.casting import STORAGE, CastTensor, Losses, cast
 from draftyard.rules.families.family import Rule
+from draftyard.rules.float8 import Quantiser, nan_bytes
 from draftyard.rules.shards import (
     Array,
     Mapping2D,
@@ -33,9 +35,11 @@ from draftyard.rules.trtllm import Expected
 from draftyard.verbs.making import Workplace
 
 BUG_HINT = "report this: the tables of the family and of the checkpoint format disagree"
-# Large enough that a disk reads at its full speed, small enough that all threads together stay below 256 MiB.
-_CHUNK_BYTES = 8 * 1024 * 1024
-_MOST_THREADS = 4
+# A disk reads a megabyte at its full speed, and the allocator hands the same memory out again for a piece of it; from
+# 4 MiB on every piece would be fresh memory, which costs more than all the rest.
+_CHUNK_BYTES = 1 << 20
+# Threads wait for the disk half of the time.
+_THREADS_PER_PROCESSOR, _MOST_THREADS = 2, 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,13 +67,19 @@ class Portion:
 
 @dataclass(frozen=True, slots=True)
 class Conversion:
-    """One checkpoint to be made: of what, in which type, cut how, and what each rank's file must hold."""
+    """One checkpoint to be made: of what, in which type, cut how, and what each rank's file must hold.
+
+    `fp8` has what quantised source tensors go through, by their names; `constants` the small float32 tensors of each
+    rank's file that follow from no source tensor alone: scales.
+    """
 
     portions: tuple[Portion, ...]
     config: Mapping[str, Json]
     type: TensorType
     mapping: Mapping2D
     expected: tuple[Expected, ...]
+    fp8: Mapping[str, Quantiser] = field(default_factory=dict)
+    constants: tuple[Mapping[str, NDArray[np.float32]], ...] = ()
 
     def specs(self, rank: int) -> list[TensorSpec]:
         """The tensors of the file of `rank`."""
@@ -93,6 +103,7 @@ class _Task:
     file: MappedTensorFile
     type: TensorType
     destinations: list[_Destination]
+    quantiser: Quantiser | None = None
 
     @property
     def header(self) -> TensorHeader:
@@ -101,6 +112,27 @@ class _Task:
 
 
 _Tasks: TypeAlias = "dict[tuple[Path, str, TensorType], _Task]"
+
+
+class _Buffers(threading.local):
+    """Memory of one thread, used for one tensor after the other: fresh memory would cost as much as the reading."""
+
+    def __init__(self) -> None:
+        self._raw = np.empty(0, dtype=np.uint8)
+        self._cast = np.empty(0, dtype=np.uint8)
+
+    def raw(self, size_bytes: int) -> memoryview:
+        """Room for what is read."""
+        if self._raw.nbytes < size_bytes:
+            self._raw = np.empty(size_bytes, dtype=np.uint8)
+        return self._raw[:size_bytes].data
+
+    def cast(self, elements: int, storage: type[np.generic]) -> Array:
+        """Room for what it becomes."""
+        size_bytes = elements * np.dtype(storage).itemsize
+        if self._cast.nbytes < size_bytes:
+            self._cast = np.empty(size_bytes, dtype=np.uint8)
+        return self._cast[:size_bytes].view(storage)
 
 
 def write_ranks(conversion: Conversion, workplace: Workplace) -> Losses:
@@ -114,6 +146,9 @@ def write_ranks(conversion: Conversion, workplace: Workplace) -> Losses:
             stack.enter_context(TensorWriter(workplace.staging / f"rank{rank}.safetensors", conversion.specs(rank), {}))
             for rank in range(conversion.mapping.world_size)
         ]
+        for rank, constants in enumerate(conversion.constants):
+            for name, values in constants.items():
+                writers[rank].write(name, values.tobytes())
         files: dict[Path, MappedTensorFile] = {}
         tasks: _Tasks = {}
         for portion in conversion.portions:
@@ -162,7 +197,8 @@ def _add_tasks(
         path = stored.directory / stored.header.file
         if path not in files:
             files[path] = open_tensor_file(path)
-        task = tasks.setdefault((path, stored.header.name, target), _Task(stored, files[path], target, []))
+        quantiser = conversion.fp8[part.name] if target is TensorType.F8_E4M3 else None
+        task = tasks.setdefault((path, stored.header.name, target), _Task(stored, files[path], target, [], quantiser))
         task.destinations.extend(destinations[index])
 
 
@@ -175,10 +211,10 @@ def _write_zeros(writer: TensorWriter, name: str, begin: int, end: int) -> None:
 def _run(tasks: Sequence[_Task], workplace: Workplace) -> Losses:
     """Run all tasks; the first that fails stops the others between two pieces, and an interrupt stops all."""
     stop, total = threading.Event(), sum(task.header.size_bytes for task in tasks)
-    done, losses = 0, Losses()
-    threads = max(1, min(_MOST_THREADS, len(os.sched_getaffinity(0)), len(tasks)))
+    done, losses, buffers = 0, Losses(), _Buffers()
+    threads = max(1, min(_MOST_THREADS, _THREADS_PER_PROCESSOR * len(os.sched_getaffinity(0)), len(tasks)))
     with ThreadPoolExecutor(threads) as pool:
-        futures = {pool.submit(_convert, task, stop): task for task in tasks}
+        futures = {pool.submit(_convert, task, buffers, stop): task for task in tasks}
         waiting: set[Future[Losses]] = set(futures)
         try:
             while waiting:
@@ -194,26 +230,39 @@ def _run(tasks: Sequence[_Task], workplace: Workplace) -> Losses:
     return losses
 
 
-def _convert(task: _Task, stop: threading.Event) -> Losses:
+def _convert(task: _Task, buffers: _Buffers, stop: threading.Event) -> Losses:
     """Read, cast and write one tensor, a few rows at a time."""
     header, losses = task.header, Losses()
     rows, columns = header.shape[0], prod(header.shape[1:])
     row_bytes = columns * header.type.item_bytes
     step = max(1, _CHUNK_BYTES // max(1, row_bytes))
-    raw = memoryview(bytearray(min(step, rows) * row_bytes))
-    out = None if task.type is header.type else np.empty(min(step, rows) * columns, dtype=STORAGE[task.type])
+    raw = buffers.raw(min(step, rows) * row_bytes)
+    out = (
+        None
+        if task.type is header.type or task.quantiser
+        else buffers.cast(min(step, rows) * columns, STORAGE[task.type])
+    )
     for begin in range(0, rows, step):
         if stop.is_set():
             return losses
         count = min(step, rows - begin)
         data = raw[: count * row_bytes]
         task.file.read_into(header.name, begin * row_bytes, data)
-        result = cast(data, (count, columns), header.type, task.type, out)
+        if task.quantiser is None:
+            result = cast(data, (count, columns), header.type, task.type, out)
+        else:
+            result = _quantised(data, (count, columns), header.type, task.quantiser)
         losses += result.losses
         for destination in task.destinations:
             _write_rows(destination, begin, result.values)
     raise_problems(_losses_problems(header, task.type, losses), ExitCode.WORK_FAILED)
     return losses
+
+
+def _quantised(data: memoryview, shape: tuple[int, ...], source: TensorType, quantiser: Quantiser) -> CastTensor:
+    """E4M3 bytes, every one of them looked at: what is no number in FP8 is told like what was none before."""
+    codes = quantiser(np.frombuffer(data, dtype=STORAGE[source])).reshape(shape)
+    return CastTensor(codes, Losses(not_finite=nan_bytes(codes)))
 
 
 def _write_rows(destination: _Destination, begin: int, values: Array) -> None:
