@@ -4,7 +4,6 @@ import hashlib
 import json
 import os
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
 from pathlib import Path
 
 from draftyard.doors.tokenizer_files import TOKENIZER_FILES, read_tokenizer
@@ -49,29 +48,31 @@ def read_model_directory(directory: Path) -> ModelFiles:
 def content_digest(directory: Path, names: Sequence[str], cache: Path | None) -> str:
     """SHA-256 over the contents of the files `names`; where they lie and when they were written is no part of it.
 
-    `cache` is a directory for the hashes already known, by path, size, time of change and inode; None remembers them
-    for this process only.
+    `cache` is a directory for the hashes already known, by path, size, time of change and inode. This process remembers
+    them too, so that a model is read once by whoever plans and converts it.
     """
-    known = _load_cache(cache)
-    fresh: dict[str, str] = {}
+    stored = _load_cache(cache)
     hashes: dict[str, Json] = {}
+    used: dict[str, str] = {}
     for name in names:
         path = (directory / name).resolve()
         state = path.stat()
         identity = f"{path}|{state.st_size}|{state.st_mtime_ns}|{state.st_ino}"
-        if identity not in known:
-            fresh[identity] = _file_hash(str(path), state.st_size, state.st_mtime_ns, state.st_ino)
-        hashes[name] = known[identity] if identity in known else fresh[identity]
-    if cache is not None and fresh:
-        _save_cache(cache, {**known, **fresh})
+        used[identity] = stored.get(identity) or _REMEMBERED.get(identity) or _file_hash(path)
+        hashes[name] = used[identity]
+    for identity, content in used.items():
+        _REMEMBERED.setdefault(identity, content)
+    if cache is not None and not used.keys() <= stored.keys():
+        _save_cache(cache, {**stored, **used})
     return digest(hashes)
 
 
-@lru_cache(maxsize=4096)
-def _file_hash(path: str, size_bytes: int, changed_ns: int, inode: int) -> str:
-    """SHA-256 of a file; the other arguments only tell whether a remembered hash is still that of the file."""
+_REMEMBERED: dict[str, str] = {}
+
+
+def _file_hash(path: Path) -> str:
     total = hashlib.sha256()
-    with Path(path).open("rb") as file:
+    with path.open("rb") as file:
         while piece := file.read(_HASH_BYTES):
             total.update(piece)
     return total.hexdigest()

@@ -16,8 +16,8 @@ STORAGE: dict[TensorType, type[np.generic]] = {
     TensorType.I64: np.int64,
     TensorType.F8_E4M3: np.uint8,
 }
-# Elements at once: what is made on the way stays in the processor's cache.
-_PIECE = 1 << 17
+# Elements at once: what is made on the way stays in the processor's cache, and in memory the allocator keeps at hand.
+_PIECE = 1 << 16
 _EXPONENT = {TensorType.F32: 0x7F800000, TensorType.F16: 0x7C00, TensorType.BF16: 0x7F80}
 _MAGNITUDE = {TensorType.F32: 0x7FFFFFFF, TensorType.F16: 0x7FFF, TensorType.BF16: 0x7FFF}
 
@@ -192,4 +192,4 @@ def _lossy(target: TensorType) -> NDArray[np.bool_]:
     """For all 65536 values of bfloat16: whether one is no finite number, or becomes infinite or zero."""
     exact = _widened(np.arange(1 << 16, dtype=np.uint16), TensorType.BF16)
     kept = _widened(_narrow(exact, target), target)
-    return ~np.isfinite(kept) | ((exact != 0) & (kept == 0))
+    return np.asarray(~np.isfinite(kept) | ((exact != 0) & (kept == 0)))
