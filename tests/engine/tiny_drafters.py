@@ -287,3 +287,18 @@ def dynamic_tree(
         nodes |= level
         front = dict(sorted(level.items(), key=lambda item: -item[1])[: min(continued, top_k)])
     return nodes
+
+
+def train(drafter: TinyDrafter, texts: Sequence[Sequence[int]], steps: int) -> None:
+    """Teach the drafter the target's own texts: the token behind each row, from true features alone."""
+    known = [(list(text), features_of(drafter, text).clone()) for text in texts]
+    optimiser = torch.optim.Adam(drafter.parameters(), lr=5e-3)
+    for _ in range(steps):
+        loss = torch.zeros(())
+        for text, features in known[:4]:
+            states = drafter.states(text[1:-1], drafter.first_states(features[:-2]))
+            loss = loss + functional.cross_entropy(drafter.logits(states), torch.tensor(text[2:]))
+        optimiser.zero_grad()
+        loss.backward()
+        optimiser.step()
+        known = known[4:] + known[:4]
