@@ -32,6 +32,7 @@ KEPT = HERE / "eagle"
 DRAWN = 1024
 HARD = 0.3
 DEPTH = 4
+RANKS = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,20 +99,38 @@ def batch_loss(
 
 
 @torch.inference_mode()
-def hits(model: EagleHead, batch: list[Seen], embedding: Tensor, vocabulary: Vocabulary) -> list[Tensor]:
-    """Per text [drafting steps, answer tokens - 1]: is the guess of a chain's step k for this token the true one?
+def ranks(model: EagleHead, batch: list[Seen], embedding: Tensor, vocabulary: Vocabulary) -> list[Tensor]:
+    """Per text [drafting steps, answer tokens - 1]: place of each true token among the guesses of step k for it.
 
-    Step k at a token supposes that the k drafted tokens before it were right.
+    Step k at a token supposes that the k drafted tokens before it were the true ones, whatever their own places.
+    RANKS means that it is not among the first RANKS guesses.
     """
-    pairs = pairs_of(batch, embedding)
     found = []
-    for guessed in model(pairs, DEPTH):
-        found.append(vocabulary.ids[(guessed @ vocabulary.rows.T).argmax(dim=-1)])
-    right = []
+    for guessed in model(pairs_of(batch, embedding), DEPTH):
+        guesses = vocabulary.ids[(guessed @ vocabulary.rows.T).topk(RANKS).indices]
+        found.append(guesses)
+    placed = []
     for row, one in enumerate(batch):
         answer = torch.tensor(one.text.answer[1:])
-        right.append(torch.stack([step[row, : len(answer)] == answer for step in found]))
-    return right
+        equal = torch.stack([step[row, : len(answer)] for step in found]) == answer[None, :, None]
+        placed.append(torch.where(equal.any(dim=-1), equal.long().argmax(dim=-1), RANKS))
+    return placed
+
+
+def all_ranks(model: EagleHead, texts: list[Seen], embedding: Tensor, vocabulary: Vocabulary) -> list[Tensor]:
+    """`ranks` of all greedy answers of `texts`."""
+    greedy = [one for one in teachable(texts) if not one.text.sampled]
+    batches = [greedy[start : start + 8] for start in range(0, len(greedy), 8)]
+    return [row for batch in batches for row in ranks(model, batch, embedding, vocabulary)]
+
+
+def paths(placed: list[Tensor]) -> Tensor:
+    """[positions, drafting steps]: the places that a drafted path from each position would have to take."""
+    rows = [
+        torch.stack([one[step, step : one.shape[1] - DEPTH + 1 + step] for step in range(DEPTH)], dim=1)
+        for one in placed
+    ]
+    return torch.cat(rows)
 
 
 def chain_steps(right: Tensor) -> int:
@@ -126,18 +145,13 @@ def chain_steps(right: Tensor) -> int:
     return steps
 
 
-def score(model: EagleHead, texts: list[Seen], embedding: Tensor, vocabulary: Vocabulary) -> Record:
-    """Over greedy answers: share of right guesses by step (given right ones before), and tokens per verification."""
-    greedy = [one for one in teachable(texts) if not one.text.sampled]
-    right = [
-        row
-        for start in range(0, len(greedy), 8)
-        for row in hits(model, greedy[start : start + 8], embedding, vocabulary)
-    ]
+def score(placed: list[Tensor]) -> Record:
+    """Share of right guesses by step (true tokens before), and tokens per verification of a chain of `DEPTH`."""
     record: Record = {}
     for step in range(DEPTH):
-        record[f"step_{step}"] = round(float(torch.cat([one[step, step:] for one in right]).float().mean()), 4)
-    return record | {"acceptance_length": round(sum(one.shape[1] for one in right) / sum(map(chain_steps, right)), 4)}
+        record[f"step_{step}"] = round(float(torch.cat([one[step, step:] == 0 for one in placed]).float().mean()), 4)
+    verified = sum(chain_steps(one == 0) for one in placed)
+    return record | {"acceptance_length": round(sum(one.shape[1] for one in placed) / verified, 4)}
 
 
 @torch.no_grad()
@@ -242,7 +256,7 @@ def main() -> None:
         return batch_loss(model, batch, embedding, vocabulary, aims, spread)
 
     def check() -> Record:
-        return score(model, lessons.held_out[::2], embedding, vocabulary)
+        return score(all_ranks(model, lessons.held_out[::2], embedding, vocabulary))
 
     model.eval()
     print(json.dumps(check()), f"{time.monotonic() - begun:.0f} s", flush=True)
@@ -250,7 +264,7 @@ def main() -> None:
         print(json.dumps(records[-1]), f"{time.monotonic() - begun:.0f} s", flush=True)
         receipt = facts(model, aims, schedule, lessons, vocabulary, records) | earlier
         write_trained(asked.out, stored(model, vocabulary), receipt)
-    held_out = score(model, lessons.held_out, embedding, vocabulary)
+    held_out = score(all_ranks(model, lessons.held_out, embedding, vocabulary))
     print(json.dumps(held_out))
     write_trained(asked.out, stored(model, vocabulary), receipt | {"held_out": held_out})
 

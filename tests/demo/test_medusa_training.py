@@ -9,7 +9,7 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
 from engines.demo.features import Seen  # noqa: E402
-from engines.demo.grow_tree import grow, rates  # noqa: E402
+from engines.demo.grow_tree import Costs, grow  # noqa: E402
 from engines.demo.train_medusa import RANKS, Medusa, lesson_of, ranks  # noqa: E402
 from engines.demo.training_text import Answer  # noqa: E402
 from safetensors.torch import save_file  # noqa: E402
@@ -81,13 +81,23 @@ def test_the_engine_ranks_tokens_as_training_does(tmp_path: Path) -> None:
         assert int(found[row, head]) == (guesses.index(token) if token in guesses else RANKS)
 
 
-def test_the_tree_takes_the_most_frequent_paths_first() -> None:
-    found = torch.tensor([[0, 0]] * 4 + [[0, 1]] * 1 + [[1, 0]] * 3 + [[2, RANKS]] * 1 + [[RANKS, 0]] * 1)
-    chosen = grow(found, 5)
-    assert chosen[0] == ((0,), 0.5)
-    assert chosen[1] == ((0, 0), 0.4)
-    assert [path for path, _ in chosen[2:4]] == [(1,), (1, 0)]
-    assert [share for _, share in chosen] == sorted((share for _, share in chosen), reverse=True)
-    medusa_tree([path for path, _ in chosen], 2, VOCABULARY)
-    times = dict.fromkeys(range(6), 10.0)
-    assert rates(chosen, times)[2] == (2, pytest.approx(1.9), pytest.approx(190.0))
+def found() -> torch.Tensor:
+    return torch.tensor([[0, 0]] * 4 + [[0, 1]] * 1 + [[1, 0]] * 3 + [[2, RANKS]] * 1 + [[RANKS, 0]] * 1)
+
+
+def test_where_nodes_cost_alike_the_tree_takes_the_most_frequent_paths_first() -> None:
+    grown = grow(found(), 5, Costs([10.0, 11.0, 12.0, 13.0, 14.0, 15.0], 1.0, 0.0))
+    assert [one.path for one in grown[:4]] == [(0,), (0, 0), (1,), (1, 0)]
+    assert [one.share for one in grown[:4]] == [0.5, 0.4, 0.3, 0.3]
+    assert (grown[1].tokens_per_step, grown[1].step_ms) == (pytest.approx(1.9), 13.0)
+    assert grown[1].tokens_per_s == pytest.approx(1900 / 13)
+    medusa_tree([one.path for one in grown], 2, VOCABULARY)
+
+
+def test_where_levels_are_dear_the_tree_grows_wide_first() -> None:
+    grown = grow(found(), 3, Costs([10.0] * 4, 0.0, 30.0))
+    assert [one.path for one in grown] == [(0,), (1,), (2,)]
+
+
+def test_a_tree_ends_where_no_path_was_ever_taken() -> None:
+    assert len(grow(torch.tensor([[0], [RANKS]]), 9, Costs([1.0] * 10, 0.0, 0.0))) == 1
