@@ -2,7 +2,7 @@
 
 from collections import deque
 from collections.abc import Sequence as Many
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -11,6 +11,7 @@ from draftyard.engine.configuration import EngineLimits
 from draftyard.engine.decoder import Decoder, Run
 from draftyard.engine.proposers import Proposer
 from draftyard.engine.request_checks import check_request
+from draftyard.engine.sampling import adjusted
 from draftyard.engine.sequence import Sequence
 from draftyard.nouns.errors import Failure
 from draftyard.nouns.generation import FinishReason, GenerationEvent, GenerationRequest
@@ -134,6 +135,25 @@ class ReferenceEngine:
             events.extend(self._advance_safely(one, outcome, all(numbers[begin:end])))
             begin, fed = end, fed + count
         return tuple(events)
+
+    @torch.inference_mode()
+    def replay(self, request: GenerationRequest, output: Many[int]) -> torch.Tensor:
+        """Logits float32 [len(output), vocabulary] from which each token of an output had to be chosen.
+
+        They are computed anew in a free slot, as a prompt is read, and adjusted by the request's penalties and bans:
+        by them it is judged whether a greedy text parted from another at a tie. Nothing else of the engine changes.
+        Failure when all slots are taken, the output is empty or the text is too long.
+        """
+        check_request(replace(request, max_tokens=len(output)), self.limits, self._decoder.shape.vocabulary)
+        if not self._free_slots:
+            raise Failure("all slots are taken", "replay when a sequence has ended")
+        tokens, given, rows = [*request.input_ids, *output][:-1], len(request.input_ids), []
+        for start in range(0, len(tokens), self.limits.max_num_tokens):
+            piece = tuple(tokens[start : start + self.limits.max_num_tokens])
+            wanted = min(max(given - 1 - start, 0), len(piece))
+            rows.append(self._decoder.forward([Run(self._free_slots[0], start, piece, wanted)]))
+        logits = torch.cat(rows)
+        return torch.stack([adjusted(row, request, tokens[: given + place]) for place, row in enumerate(logits)])
 
     def _forward(self, runs: Many[Run]) -> tuple[torch.Tensor, torch.Tensor]:
         """Logits, and features where the speculator wants them."""
