@@ -23,7 +23,7 @@ from draftyard.verbs.convert import make_checkpoint
 from draftyard.verbs.drawing import Drawing, draw_recipe
 from draftyard.verbs.making import Maker, Workplace
 from draftyard.verbs.package import make_repository
-from draftyard.verbs.running import Bounds, Job, Watcher, run_jobs, step_memory_bytes
+from draftyard.verbs.running import Bounds, Job, LocalExecutor, Watcher, run_jobs, step_memory_bytes
 
 _DEFAULT_BUILDER = Builder(Runtime.HOST, "trtllm-build", "python3", "", timeout_s=6 * 3600.0)
 MAKERS: Mapping[StepKind, Maker] = {
@@ -87,8 +87,9 @@ def build(recipe: Path, options: BuildOptions, watcher: Watcher) -> tuple[Drawin
     here, elsewhere = _split_by_place(missing, devices)
     makers = _makers(options, devices)
     kinds = {step.key: step.kind for step in drawing.blueprint.steps}
-    jobs = _jobs(here, drawing, makers)
-    run_jobs(jobs, store, lambda key: store.path(kinds[key], key), _bounds(options, devices), watcher)
+    jobs, bounds = _jobs(here, drawing, makers), _bounds(options, devices)
+    with LocalExecutor(store, lambda key: store.path(kinds[key], key), watcher, bounds.workers) as executor:
+        run_jobs(jobs, executor, bounds, watcher)
     remember(roots.by_recipe, drawing.blueprint)
     _raise_elsewhere(elsewhere, devices)
     return drawing, tuple(

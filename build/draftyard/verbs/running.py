@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
+from math import prod
 from pathlib import Path
 from typing import Protocol
 
@@ -12,6 +13,7 @@ from draftyard.doors.store import Store
 from draftyard.nouns.blueprint import Step, StepKind
 from draftyard.nouns.errors import ExitCode, Failure
 from draftyard.nouns.gpu import Gpu
+from draftyard.rules.trtllm import expected_tensors, object_of
 from draftyard.verbs.making import Maker, Workplace
 
 _MIB = 1 << 20
@@ -60,39 +62,69 @@ class Bounds:
     devices: tuple[Gpu, ...] = ()
 
 
-def run_jobs(
-    jobs: tuple[Job, ...], store: Store, input_path: Callable[[str], Path], bounds: Bounds, watcher: Watcher
-) -> None:
+class Executor(Protocol):
+    """Where jobs run: threads of this process, or the machines of a cluster."""
+
+    def submit(self, job: Job) -> "Future[None]":
+        """Make one artefact; the future ends with it, or with the Failure that prevented it."""
+        ...
+
+    def stop(self) -> None:
+        """Make what runs end soon, after an interrupt."""
+        ...
+
+
+class LocalExecutor:
+    """Threads of this process; `input_path` gives the directory of any artefact of the blueprint."""
+
+    def __init__(self, store: Store, input_path: Callable[[str], Path], watcher: Watcher, workers: int) -> None:
+        self._place = (store, input_path, watcher)
+        self._stop = threading.Event()
+        self._pool = ThreadPoolExecutor(max(1, workers))
+
+    def __enter__(self) -> "LocalExecutor":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._pool.shutdown(wait=True)
+
+    def submit(self, job: Job) -> "Future[None]":
+        """Make one artefact on a thread."""
+        return self._pool.submit(_run, job, *self._place, self._stop)
+
+    def stop(self) -> None:
+        """Each maker gives up when it next tells of its progress."""
+        self._stop.set()
+
+
+def run_jobs(jobs: tuple[Job, ...], executor: Executor, bounds: Bounds, watcher: Watcher) -> None:
     """Run all jobs, each after its inputs. A job that fails stops only those that need it; the others go on.
 
-    At the end one Failure tells of all that failed. `input_path` gives the directory of any artefact of the blueprint.
-    A job that alone needs more than the memory given runs by itself.
+    At the end one Failure tells of all that failed. A job that alone needs more than the memory given runs by itself.
     """
-    stop = threading.Event()
     keys = {job.step.key for job in jobs}
     waiting, running, done = list(jobs), dict[Future[None], Job](), set[str]()
-    failed: dict[str, tuple[Step, Failure]] = {}
-    with ThreadPoolExecutor(max(1, bounds.workers)) as pool:
-        try:
-            while waiting or running:
-                for job in _startable(waiting, tuple(running.values()), done, keys, bounds):
-                    waiting.remove(job)
-                    running[pool.submit(_run, job, store, input_path, watcher, stop)] = job
-                ended, _ = wait(running, return_when=FIRST_COMPLETED)
-                for future in ended:
-                    job = running.pop(future)
-                    try:
-                        future.result()
-                        done.add(job.step.key)
-                    except Failure as failure:
-                        failed[job.step.key] = (job.step, failure)
-                        watcher.told(f"failed  {job.step.label}: {failure.message}")
-                        waiting = _without_dependents(waiting, job.step.key)
-        except BaseException as error:
-            if not isinstance(error, Exception):
-                stop.set()
-            raise
-    _raise_failed(list(failed.values()), len(jobs))
+    failed: list[tuple[Step, Failure]] = []
+    try:
+        while waiting or running:
+            for job in _startable(waiting, tuple(running.values()), done, keys, bounds):
+                waiting.remove(job)
+                running[executor.submit(job)] = job
+            ended, _ = wait(running, return_when=FIRST_COMPLETED)
+            for future in ended:
+                job = running.pop(future)
+                try:
+                    future.result()
+                    done.add(job.step.key)
+                except Failure as failure:
+                    failed.append((job.step, failure))
+                    watcher.told(f"failed  {job.step.label}: {failure.message}")
+                    waiting = _without_dependents(waiting, job.step.key)
+    except BaseException as error:
+        if not isinstance(error, Exception):
+            executor.stop()
+        raise
+    _raise_failed(failed, len(jobs))
 
 
 def _without_dependents(waiting: list[Job], key: str) -> list[Job]:
@@ -163,10 +195,20 @@ def _run(job: Job, store: Store, input_path: Callable[[str], Path], watcher: Wat
 
 
 def step_memory_bytes(step: Step, largest_tensor_bytes: Callable[[str], int]) -> int:
-    """An upper estimate. A checkpoint step holds the parts of a tensor, their cast and the pieces; others little.
+    """An upper estimate: a checkpoint step holds parts, cast and pieces of a tensor, a calibration a layer, others little.
 
     `largest_tensor_bytes` gives the largest source tensor of a model directory.
     """
+    if step.kind is StepKind.CALIBRATION:
+        return _calibration_bytes(step)
     if step.kind is StepKind.CHECKPOINT:
         return 6 * largest_tensor_bytes(step.sources[0]) + 64 * _MIB
     return 64 * _MIB
+
+
+def _calibration_bytes(step: Step) -> int:
+    """A layer's weights as stored and in float32, and the activations of one pass."""
+    expected = expected_tensors(object_of(step.parameters, "config"), 0)
+    layer = [prod(shape) for name, (_, shape) in expected.items() if name.startswith("transformer.layers.0.")]
+    outer = max(prod(shape) * kind.item_bytes for kind, shape in expected.values())
+    return 12 * sum(layer) + outer + 512 * _MIB
