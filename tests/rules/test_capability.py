@@ -22,7 +22,6 @@ def test_the_reference_lane_is_built(family: str | None) -> None:
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ("[fp32]", "[fp8]", "the reference lane with speculator none does not execute precision fp8"),
         ("[cpu]", "[h200_sxm]", "does not execute gpu h200_sxm"),
         ("[cpu]", "[cpu, h100_sxm]", "no lane of the recipe runs on h100_sxm (lanes: reference)"),
         ("[reference]", "[llmapi]", "the llmapi lane with speculator none does not execute precision fp32, gpu cpu"),

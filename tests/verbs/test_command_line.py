@@ -53,7 +53,7 @@ FAULTS: list[tuple[Callable[[Path], None], str, str]] = [
     (unknown_family, "gpt2", ""),
     (another_tokenizer, "token ids of target and draft differ", "same tokenizer"),
     (recipe_change("max_batch_size", "max_bach_size"), "nearest known one is max_batch_size", "write limits.max_batch"),
-    (recipe_change("[fp32]", "[fp8]"), "does not execute precision fp8", "lane reference"),
+    (recipe_change("[fp32]", "[fp8]"), "fp8 needs texts to calibrate with", "add quantisation.calibration"),
     (recipe_change("[reference]", "[tensorrt]"), "tensorrt lane", "lane reference"),
     (recipe_change("{path: target}", "{path: target, tp_size: 3}"), "tp_size 3 does not fit", "set tp_size"),
     (recipe_change("max_seq_len: 64", "max_seq_len: 999"), "exceeds the target's", "lower limits.max_seq_len"),

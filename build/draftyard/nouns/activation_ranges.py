@@ -20,3 +20,11 @@ class ActivationRanges:
     inputs: Mapping[str, tuple[float | None, ...]]
     keys: tuple[float, ...]
     values: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CalibrationTexts:
+    """Where the texts of a calibration lie, and the SHA-256 over their bytes."""
+
+    path: str
+    digest: str

@@ -13,6 +13,7 @@ from draftyard.nouns.network import Precision
 class StepKind(StrEnum):
     """What a step makes; also the name of its folder in the store."""
 
+    CALIBRATION = "calibration"
     CHECKPOINT = "checkpoint"
     ENGINE = "engine"
     REPOSITORY = "repository"
@@ -22,7 +23,7 @@ class StepKind(StrEnum):
 class Step:
     """One artefact to make. `parameters` and `inputs` (keys or source digests) decide its bytes; `label` is for people.
 
-    `sources` names the model directories the step reads; paths are no part of the key.
+    `sources` names the model directories (and calibration texts) the step reads; paths are no part of the key.
     """
 
     kind: StepKind

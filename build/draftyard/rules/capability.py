@@ -16,6 +16,7 @@ _HOPPER = (Gpu.H100_SXM, Gpu.H100_PCIE, Gpu.H100_NVL, Gpu.H200_SXM)
 _SIXTEEN = (Precision.FP16, Precision.BF16)
 _SERVED = (*_SIXTEEN, Precision.FP8)
 _PLAIN = (Precision.FP32, *_SIXTEEN)
+_EXECUTED = (*_PLAIN, Precision.FP8)
 _CPU = (Gpu.CPU,)
 
 
@@ -38,9 +39,9 @@ class Capability:
 # Lanes and speculators after TensorRT-LLM 1.2.1: its engine flow knows EAGLE-1/2 for Llama in 16 bit only, its PyTorch
 # backend has no Medusa and no lookahead. The reference lane puts the ranks' files together in one process.
 CAPABILITIES: tuple[Capability, ...] = (
-    Capability(Lane.REFERENCE, SpeculatorKind.NONE, _ALL, _PLAIN, _CPU, 64, built=True),
-    Capability(Lane.REFERENCE, SpeculatorKind.NGRAM, _ALL, _PLAIN, _CPU, 64, built=True),
-    Capability(Lane.REFERENCE, SpeculatorKind.DRAFT_TARGET, _ALL, _PLAIN, _CPU, 64, built=True),
+    Capability(Lane.REFERENCE, SpeculatorKind.NONE, _ALL, _EXECUTED, _CPU, 64, built=True),
+    Capability(Lane.REFERENCE, SpeculatorKind.NGRAM, _ALL, _EXECUTED, _CPU, 64, built=True),
+    Capability(Lane.REFERENCE, SpeculatorKind.DRAFT_TARGET, _ALL, _EXECUTED, _CPU, 64, built=True),
     Capability(Lane.REFERENCE, SpeculatorKind.MEDUSA, _DENSE, _PLAIN, _CPU, 64),
     Capability(Lane.REFERENCE, SpeculatorKind.EAGLE, _DENSE, _PLAIN, _CPU, 64),
     Capability(Lane.TENSORRT, SpeculatorKind.NONE, _ALL, _SERVED, _HOPPER, 8),

@@ -4,6 +4,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from itertools import product
 
+from draftyard.nouns.activation_ranges import CalibrationTexts
 from draftyard.nouns.blueprint import Blueprint, Step, StepKind, Variant
 from draftyard.nouns.digest import Json
 from draftyard.nouns.errors import Problem, raise_problems
@@ -12,21 +13,26 @@ from draftyard.nouns.lane import Lane, SpeculatorKind
 from draftyard.nouns.network import Network, Precision
 from draftyard.nouns.recipe import DraftTargetSpeculator, Recipe, Speculator
 from draftyard.nouns.source import Source
+from draftyard.nouns.speculator_source import SpeculatorNetwork, SpeculatorSource
+from draftyard.nouns.tensor import TensorType
 from draftyard.nouns.toolchain import Toolchain
 from draftyard.rules.agree import position_problems
 from draftyard.rules.capability import capability_problems, gpus_of
+from draftyard.rules.draw_heads import draw_heads, has_heads, heads_problems, medusa_heads
+from draftyard.rules.quantisation import form_problems, fp8_form
 from draftyard.rules.shards import sharding_problems
 from draftyard.rules.triton_repository import repository_parameters
-from draftyard.rules.trtllm import checkpoint_config, reference_engine_config
+from draftyard.rules.trtllm import checkpoint_config, object_of, reference_engine_config
 
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """One way to decode: a short name, its speculator (None: plain), and the draft model it needs."""
+    """One way to decode: a short name, its speculator (None: plain), and the draft model or the heads it needs."""
 
     name: str
     speculator: Speculator | None
-    draft: Source | None
+    draft: Source | None = None
+    heads: SpeculatorSource | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,36 +43,54 @@ class _Table:
     target: Source
     toolchain: Toolchain
     guests_digest: str
+    texts: CalibrationTexts | None = None
     steps: dict[str, Step] = field(default_factory=dict)
 
     def add(
-        self, kind: StepKind, label: str, parameters: dict[str, Json], inputs: tuple[str, ...], source: str = ""
+        self,
+        kind: StepKind,
+        label: str,
+        parameters: dict[str, Json],
+        inputs: tuple[str, ...],
+        sources: tuple[str, ...] = (),
     ) -> Step:
         """Each artefact once: a step drawn again is the step that is there."""
-        step = Step(kind, label, parameters, inputs, self.toolchain.model_dump(), (source,) if source else ())
+        step = Step(kind, label, parameters, inputs, self.toolchain.model_dump(), sources)
         return self.steps.setdefault(step.key, step)
 
 
 def draw(
-    recipe: Recipe, target: Source, drafts: tuple[Source, ...], toolchain: Toolchain, guests_digest: str
+    recipe: Recipe,
+    target: Source,
+    drafts: tuple[Source, ...],
+    toolchain: Toolchain,
+    guests_digest: str,
+    texts: CalibrationTexts | None = None,
+    heads: tuple[SpeculatorSource, ...] = (),
 ) -> Blueprint:
-    """The blueprint of a recipe. `drafts` are the models of its draft_target speculators, in their order.
+    """The blueprint of a recipe. `drafts` are the models of its draft_target speculators, `heads` the weights of those
+    that hang on the target's features, each in the order of the recipe.
+
+    `texts` are those of `quantisation.calibration`.
 
     Failure lists every combination that is not built, every size that does not fit. Pure: the same values give the same
     keys.
     """
-    raise_problems(recipe_problems(recipe, target.network, tuple(draft.network for draft in drafts)))
-    table = _Table(recipe, target, toolchain, guests_digest)
+    networks = tuple(draft.network for draft in drafts), tuple(one.network for one in heads)
+    raise_problems(recipe_problems(recipe, target.network, *networks))
+    table = _Table(recipe, target, toolchain, guests_digest, texts)
     variants = tuple(
         _variant(table, way, lane, gpu, precision)
         for precision, lane in product(recipe.precisions, recipe.lanes)
         for gpu in gpus_of(lane, recipe.gpus)
-        for way in ways(recipe, drafts)
+        for way in ways(recipe, drafts, heads)
     )
     return Blueprint(recipe.name, tuple(table.steps.values()), variants)
 
 
-def recipe_problems(recipe: Recipe, target: Network, drafts: tuple[Network, ...]) -> list[Problem]:
+def recipe_problems(
+    recipe: Recipe, target: Network, drafts: tuple[Network, ...], heads: tuple[SpeculatorNetwork, ...] = ()
+) -> list[Problem]:
     """Why this recipe cannot be built from these networks; empty when it can. No weights are needed."""
     problems = capability_problems(recipe, target.family, tuple(draft.family for draft in drafts))
     problems.extend(sharding_problems(target, recipe.target.tp_size, recipe.target.pp_size, "target"))
@@ -74,6 +98,11 @@ def recipe_problems(recipe: Recipe, target: Network, drafts: tuple[Network, ...]
     for speculator, draft in zip(draft_speculators(recipe), drafts, strict=True):
         problems.extend(sharding_problems(draft, speculator.tp_size, 1, "draft"))
         problems.extend(position_problems(draft, "draft", recipe.limits))
+    problems.extend(heads_problems(recipe, target, heads))
+    if Precision.FP8 in recipe.precisions:
+        problems.extend(_calibration_problems(recipe))
+        for network, role in ((target, "target"), *((draft, "draft") for draft in drafts)):
+            problems.extend(form_problems(network, recipe.quantisation, role))
     return problems
 
 
@@ -82,16 +111,17 @@ def draft_speculators(recipe: Recipe) -> tuple[DraftTargetSpeculator, ...]:
     return tuple(one for one in recipe.speculators if isinstance(one, DraftTargetSpeculator))
 
 
-def ways(recipe: Recipe, drafts: tuple[Source, ...]) -> tuple[Way, ...]:
+def ways(recipe: Recipe, drafts: tuple[Source, ...], heads: tuple[SpeculatorSource, ...] = ()) -> tuple[Way, ...]:
     """Plain decoding first, then each speculator; several of a kind are numbered from the second on."""
-    found = [Way(SpeculatorKind.NONE.value, None, None)]
+    found = [Way(SpeculatorKind.NONE.value, None)]
     seen: Counter[str] = Counter()
-    models = iter(drafts)
+    models, weights = iter(drafts), iter(heads)
     for speculator in recipe.speculators:
         kind = speculator.kind.value
         seen[kind] += 1
         name = kind if seen[kind] == 1 else f"{kind}{seen[kind]}"
-        found.append(Way(name, speculator, next(models) if isinstance(speculator, DraftTargetSpeculator) else None))
+        draft = next(models) if isinstance(speculator, DraftTargetSpeculator) else None
+        found.append(Way(name, speculator, draft, next(weights) if has_heads(speculator) else None))
     return tuple(found)
 
 
@@ -99,10 +129,7 @@ def _variant(table: _Table, way: Way, lane: Lane, gpu: Gpu, precision: Precision
     recipe = table.recipe
     tp_size = recipe.target.tp_size
     name = f"{way.name}-{precision}-{gpu}-tp{tp_size}" + ("" if lane is Lane.REFERENCE else f"-{lane}")
-    target = _checkpoint(table, "target", table.target, precision, tp_size, recipe.target.pp_size)
-    checkpoints = [target]
-    if way.draft is not None and isinstance(way.speculator, DraftTargetSpeculator):
-        checkpoints.append(_checkpoint(table, "draft", way.draft, precision, way.speculator.tp_size, 1, way.name))
+    checkpoints = _checkpoints(table, way, precision)
     engine = _engine(table, name, way, lane, gpu, tuple(checkpoints))
     repository = _repository(table, name, way, lane, engine)
     return Variant(
@@ -112,16 +139,79 @@ def _variant(table: _Table, way: Way, lane: Lane, gpu: Gpu, precision: Precision
         precision=precision,
         gpu=gpu,
         tp_size=tp_size,
-        step_keys=tuple(step.key for step in (*checkpoints, engine, repository)),
+        step_keys=(*_made_of(table, checkpoints), engine.key, repository.key),
     )
 
 
+def _checkpoints(table: _Table, way: Way, precision: Precision) -> list[Step]:
+    """The target's files first, with the heads in them where they are merged; then those of a draft or drafter."""
+    recipe, source = table.recipe, table.target
+    sizes = recipe.target.tp_size, recipe.target.pp_size
+    merged = way.heads is not None and way.heads.kind in (SpeculatorKind.MEDUSA, SpeculatorKind.EAGLE)
+    found = [_checkpoint(table, "target", source, precision, *sizes, way if merged else None)]
+    if way.draft is not None and isinstance(way.speculator, DraftTargetSpeculator):
+        found.append(_checkpoint(table, "draft", way.draft, precision, way.speculator.tp_size, 1, way))
+    if way.heads is not None and not merged:
+        base = object_of(found[0].parameters, "config")
+        drawn = draw_heads(way.speculator, way.heads, source.network, base)
+        parameters: dict[str, Json] = {"role": drawn.role, "config": drawn.config}
+        label = f"checkpoint {way.name} {base['dtype']}"
+        found.append(table.add(StepKind.CHECKPOINT, label, parameters, (way.heads.digest,), (way.heads.path,)))
+    return found
+
+
 def _checkpoint(
-    table: _Table, role: str, source: Source, precision: Precision, tp_size: int, pp_size: int, way: str = ""
+    table: _Table, role: str, source: Source, precision: Precision, tp_size: int, pp_size: int, way: Way | None = None
 ) -> Step:
-    config = checkpoint_config(source.network, precision, tp_size, pp_size)
-    label = f"checkpoint {role}{f' {way}' if way else ''} {precision} tp{tp_size} pp{pp_size}"
-    return table.add(StepKind.CHECKPOINT, label, {"role": role, "config": config}, (source.digest,), source=source.path)
+    """The checkpoint of a model; `way` is that of a draft, or of heads that go into the target's files."""
+    name = role if way is None else f"{role} {way.name}"
+    fp8 = fp8_form(source.weight_type, table.recipe.quantisation) if precision is Precision.FP8 else None
+    config = checkpoint_config(source.network, precision, tp_size, pp_size, fp8)
+    parameters: dict[str, Json] = {"role": role, "config": config}
+    inputs: tuple[str, ...] = (source.digest,)
+    if fp8 is not None:
+        wishes = table.recipe.quantisation
+        parameters["quantisation"] = {
+            "kv_scale": wishes.kv_scale.value,
+            "uncalibrated_experts": wishes.uncalibrated_experts.value,
+        }
+        inputs = (source.digest, _calibration(table, role, name, source).key)
+    label = f"checkpoint {name} {precision} tp{tp_size} pp{pp_size}"
+    if way is None or way.heads is None:
+        return table.add(StepKind.CHECKPOINT, label, parameters, inputs, (source.path,))
+    drawn = draw_heads(way.speculator, way.heads, source.network, config)
+    parameters |= {"role": drawn.role, "config": drawn.config}
+    return table.add(StepKind.CHECKPOINT, label, parameters, (*inputs, way.heads.digest), (source.path, way.heads.path))
+
+
+def _calibration(table: _Table, role: str, name: str, source: Source) -> Step:
+    """The ranges of a model's activations; sizes of ranks and what is left out of FP8 change nothing about them."""
+    wishes = table.recipe.quantisation.calibration
+    if wishes is None or table.texts is None:
+        raise ValueError("a calibration needs texts")
+    precision = {TensorType.F16: Precision.FP16, TensorType.BF16: Precision.BF16}.get(source.weight_type)
+    parameters: dict[str, Json] = {
+        "role": role,
+        "config": checkpoint_config(source.network, precision or Precision.FP32, 1, 1),
+        "prompts": table.texts.digest,
+        "text_field": wishes.text_field,
+        "samples": wishes.samples,
+        "max_tokens": wishes.max_tokens,
+    }
+    sources = (source.path, table.texts.path)
+    return table.add(StepKind.CALIBRATION, f"calibration {name}", parameters, (source.digest,), sources)
+
+
+def _calibration_problems(recipe: Recipe) -> list[Problem]:
+    if recipe.quantisation.calibration is not None:
+        return []
+    return [Problem("precision fp8 needs texts to calibrate with", "add quantisation.calibration with prompts")]
+
+
+def _made_of(table: _Table, checkpoints: list[Step]) -> tuple[str, ...]:
+    """Keys of the checkpoints, each after its calibration, where it has one."""
+    keys = [key for step in checkpoints for key in (*step.inputs, step.key)]
+    return tuple(dict.fromkeys(key for key in keys if key in table.steps))
 
 
 def _engine(table: _Table, name: str, way: Way, lane: Lane, gpu: Gpu, checkpoints: tuple[Step, ...]) -> Step:
@@ -134,6 +224,7 @@ def _engine(table: _Table, name: str, way: Way, lane: Lane, gpu: Gpu, checkpoint
         speculator=way.speculator,
         kv_cache_tokens=kv_cache_tokens(table.recipe),
         tensorrt_llm_version=table.toolchain.tensorrt_llm,
+        heads=medusa_heads(checkpoints[0].parameters),
     )
     parameters: dict[str, Json] = {"lane": lane.value, "gpu": gpu.value, "config": config}
     return table.add(StepKind.ENGINE, f"engine {name}", parameters, tuple(step.key for step in checkpoints))
@@ -153,7 +244,7 @@ def _repository(table: _Table, name: str, way: Way, lane: Lane, engine: Step) ->
         guests_digest=table.guests_digest,
     )
     inputs = (engine.key, target.tokenizer.digest)
-    return table.add(StepKind.REPOSITORY, f"repository {name}", parameters, inputs, source=target.path)
+    return table.add(StepKind.REPOSITORY, f"repository {name}", parameters, inputs, (target.path,))
 
 
 def kv_cache_tokens(recipe: Recipe) -> int:

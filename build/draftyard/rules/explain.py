@@ -7,6 +7,7 @@ from draftyard.nouns.blueprint import Blueprint, Step, StepKind, Variant
 from draftyard.nouns.digest import Json
 from draftyard.nouns.enums import StrEnum
 from draftyard.nouns.gpu import Gpu
+from draftyard.rules.quantisation import is_fp8
 from draftyard.rules.trtllm import expected_tensors, world_size
 
 _ITEM_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
@@ -23,6 +24,12 @@ _RECIPE_WORDS = {
     "config.draftyard.speculator.min_match": "speculators.min_match",
     "config.draftyard.speculator.max_match": "speculators.max_match",
     "config.draftyard.kv_cache_tokens": "serving.kv_cache_tokens",
+    "config.quantization.kv_cache_quant_algo": "quantisation.kv_cache",
+    "config.quantization.exclude_modules": "quantisation.exclude_modules",
+    "prompts": "contents of quantisation.calibration.prompts",
+    "text_field": "quantisation.calibration.text_field",
+    "samples": "quantisation.calibration.samples",
+    "max_tokens": "quantisation.calibration.max_tokens",
     "plan.max_batch_size": "limits.max_batch_size",
     "plan.max_input_len": "limits.max_input_len",
     "plan.max_seq_len": "limits.max_seq_len",
@@ -167,9 +174,12 @@ def _short(text: str) -> str:
 
 def _call(step: Step) -> str:
     """What runs; the makers of this version work inside the process."""
+    if step.kind is StepKind.CALIBRATION:
+        return f"calibrate {step.parameters['role']} on {step.parameters['samples']} texts at most (in process)"
     if step.kind is StepKind.CHECKPOINT:
         config = _config(step)
-        return f"convert {step.parameters['role']} to {config['dtype']} in {world_size(config)} files (in process)"
+        kind = f"FP8 and {config['dtype']}" if is_fp8(config) else config["dtype"]
+        return f"convert {step.parameters['role']} to {kind} in {world_size(config)} files (in process)"
     if step.kind is StepKind.ENGINE:
         return f"compile for lane {step.parameters['lane']} on {step.parameters['gpu']} (in process)"
     return "package models, tokenizer and engine (in process)"

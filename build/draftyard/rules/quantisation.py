@@ -16,6 +16,8 @@ Expected = dict[str, tuple[TensorType, tuple[int, ...]]]
 WEIGHT_SCALE = "weights_scaling_factor"
 ACTIVATION_SCALE = "activation_scaling_factor"
 KV_SCALE = "attention.kv_cache_scaling_factor"
+# Heads in a target's files stay in 16 bit: no converter makes scales for them.
+HEADS_PATTERN = "*medusa_heads*"
 
 # Linear modules that have an FP8 form (TensorRT-LLM 1.2.1: FP8Linear, FP8RowLinear and the experts); a router has none.
 _LINEAR = re.compile(
@@ -47,6 +49,15 @@ def fp8_form(weight_type: TensorType, wishes: Quantisation) -> Fp8Form:
     """The form for a source: what is not quantised stays bfloat16 when the source is that, else it is float16."""
     rest = Precision.BF16 if weight_type is TensorType.BF16 else Precision.FP16
     return Fp8Form(rest, wishes.kv_cache is KvCachePrecision.FP8, wishes.exclude_modules)
+
+
+def form_of(config: Mapping[str, Json], rest: Precision) -> Fp8Form | None:
+    """The form that a checkpoint's config describes, without what heads add to it; None when it is not FP8."""
+    if not is_fp8(config):
+        return None
+    absent = quantization_block(config).get("exclude_modules") is None
+    excluded = tuple(pattern for pattern in excluded_modules(config) if pattern != HEADS_PATTERN)
+    return Fp8Form(rest, has_fp8_cache(config), None if absent else excluded)
 
 
 def excluded_modules(config: Mapping[str, Json]) -> tuple[str, ...]:
@@ -97,6 +108,11 @@ def with_scales(config: Mapping[str, Json], plain: Expected) -> Expected:
         layers = [name.removesuffix("attention.qkv.weight") for name in plain if name.endswith("attention.qkv.weight")]
         expected |= {f"{layer}{KV_SCALE}": (TensorType.F32, (1,)) for layer in layers if _in_target(layer)}
     return expected
+
+
+def is_scale(name: str) -> bool:
+    """True for the name of a scale: a tensor that follows from no source tensor alone."""
+    return name.endswith("_scaling_factor")
 
 
 def form_problems(network: Network, wishes: Quantisation, role: str) -> list[Problem]:

@@ -10,7 +10,7 @@ from draftyard.nouns.digest import Json
 from draftyard.nouns.network import Network, Precision
 from draftyard.nouns.speculator_source import SpeculatorNetwork
 from draftyard.nouns.tensor import TensorType
-from draftyard.rules.quantisation import Expected
+from draftyard.rules.quantisation import HEADS_PATTERN, Expected, excluded_modules
 from draftyard.rules.shards import padded_vocabulary
 from draftyard.rules.trtllm import (
     TENSOR_TYPES,
@@ -46,9 +46,8 @@ def medusa_config(
         "max_draft_len": max_draft_len,
     }
     block = object_of(config, "quantization")
-    excluded = block.get("exclude_modules")
-    if block.get("quant_algo") is not None and isinstance(excluded, list):
-        config["quantization"] = {**block, "exclude_modules": [*excluded, "*medusa_heads*"]}
+    if block.get("quant_algo") is not None:
+        config["quantization"] = {**block, "exclude_modules": [*excluded_modules(base), HEADS_PATTERN]}
     return config
 
 

@@ -17,6 +17,7 @@ from draftyard.nouns.errors import ExitCode, Failure, Problem, raise_problems
 from draftyard.nouns.gpu import Gpu
 from draftyard.nouns.lane import Lane
 from draftyard.verbs.build_devices import DevicePool, find_devices
+from draftyard.verbs.calibrate_scales import make_calibration
 from draftyard.verbs.compile import make_engine
 from draftyard.verbs.compile_plans import PlanMaker
 from draftyard.verbs.convert import make_checkpoint
@@ -27,11 +28,12 @@ from draftyard.verbs.running import Bounds, Job, LocalExecutor, Watcher, run_job
 
 _DEFAULT_BUILDER = Builder(Runtime.HOST, "trtllm-build", "python3", "", timeout_s=6 * 3600.0)
 MAKERS: Mapping[StepKind, Maker] = {
+    StepKind.CALIBRATION: make_calibration,
     StepKind.CHECKPOINT: make_checkpoint,
     StepKind.ENGINE: make_engine,
     StepKind.REPOSITORY: make_repository,
 }
-ENGINES = (StepKind.CHECKPOINT, StepKind.ENGINE)
+ENGINES = (StepKind.CALIBRATION, StepKind.CHECKPOINT, StepKind.ENGINE)
 REPOSITORIES = (*ENGINES, StepKind.REPOSITORY)
 
 

@@ -11,10 +11,11 @@ from draftyard.nouns.digest import canonical
 from draftyard.nouns.errors import ExitCode, Failure
 from draftyard.nouns.tensor import TensorType, name_list
 from draftyard.rules.casting import Losses
-from draftyard.rules.quantisation import Expected
+from draftyard.rules.quantisation import Expected, is_fp8, is_scale
 from draftyard.rules.shards import checkpoint_name, holds
 from draftyard.rules.trtllm import TENSOR_TYPES, expected_tensors
 from draftyard.rules.trtllm_heads import promised_tensors
+from draftyard.verbs.fp8_conversion import read_ranges, wishes_of, with_fp8
 from draftyard.verbs.making import Workplace
 from draftyard.verbs.portions import Ingredients, ingredients, mapping_of
 from draftyard.verbs.rank_writing import BUG_HINT, Conversion, Portion, write_ranks
@@ -29,6 +30,7 @@ def make_checkpoint(step: Step, workplace: Workplace) -> tuple[str, ...]:
     found = ingredients(step, workplace.source_paths)
     conversion = _prepare(step, found)
     written_bytes = _check_space(conversion, workplace.staging)
+    conversion, scale_notes = _with_scales(conversion, step, workplace)
     losses = write_ranks(conversion, workplace)
     write_config(workplace.staging / "config.json", conversion.config)
     used, own = (sum(len(names) for names in sets) for sets in zip(*map(_used_and_own, found.portions), strict=True))
@@ -36,9 +38,21 @@ def make_checkpoint(step: Step, workplace: Workplace) -> tuple[str, ...]:
         f"{used} source tensors consumed, {own - used} ignored",
         f"{written_bytes} bytes in {conversion.mapping.world_size} files",
         *found.notes,
+        *scale_notes,
         *_size_notes(conversion),
         *_range_notes(conversion, found.weight_type, losses),
     )
+
+
+def _with_scales(conversion: Conversion, step: Step, workplace: Workplace) -> tuple[Conversion, tuple[str, ...]]:
+    """Scales of an FP8 checkpoint; the calibration is the step's last input. Others stay as they are."""
+    if not is_fp8(conversion.config):
+        return conversion, ()
+    ranges = read_ranges(workplace.input_path(step.inputs[-1]))
+    scaled, notes = with_fp8(conversion, ranges, wishes_of(step.parameters))
+    for rank, expected in enumerate(conversion.expected):
+        _check_names(tuple(scaled.constants[rank]), {name: expected[name] for name in expected if is_scale(name)}, rank)
+    return scaled, notes
 
 
 def _used_and_own(portion: Portion) -> tuple[frozenset[str], frozenset[str]]:
@@ -83,7 +97,8 @@ def _prepare(step: Step, found: Ingredients) -> Conversion:
     for portion in conversion.portions:
         _check_consumption(portion)
     for rank, expected in enumerate(conversion.expected):
-        _check_names(_produced_names(conversion, rank), expected, rank)
+        weights = {name: promise for name, promise in expected.items() if not is_scale(name)}
+        _check_names(_produced_names(conversion, rank), weights, rank)
     return conversion
 
 

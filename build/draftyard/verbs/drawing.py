@@ -3,11 +3,14 @@
 from dataclasses import dataclass
 from pathlib import Path
 
+from draftyard.doors.calibration_texts import find_calibration_files
 from draftyard.doors.model_directory import read_model_directory
 from draftyard.doors.recipe_files import read_recipe_text, read_toolchain
 from draftyard.doors.shipped_files import guests_digest
+from draftyard.nouns.activation_ranges import CalibrationTexts
 from draftyard.nouns.blueprint import Blueprint
 from draftyard.nouns.errors import Problem, raise_problems
+from draftyard.nouns.network import Precision
 from draftyard.nouns.recipe import Recipe
 from draftyard.nouns.source import Source
 from draftyard.rules.capability import capability_problems
@@ -57,14 +60,24 @@ def draw_recipe(path: Path, cache: Path | None) -> Drawing:
     raise_problems(capability_problems(recipe))
     target_path = file.resolve(recipe.target.path)
     draft_paths = tuple(file.resolve(speculator.path) for speculator in draft_speculators(recipe))
+    texts = _calibration_texts(file)
     raise_problems(_network_problems(recipe, target_path, draft_paths))
     target = inspect(target_path, cache)
     drafts = tuple(inspect(draft_path, cache) for draft_path in draft_paths)
     notes = [f"target: {note}" for note in target.notes]
     for draft in drafts:
         notes.extend(f"draft: {note}" for note in (*draft.notes, *pair(target, draft, recipe.limits)))
-    blueprint = draw(recipe, target, drafts, read_toolchain(), guests_digest())
+    blueprint = draw(recipe, target, drafts, read_toolchain(), guests_digest(), texts)
     return Drawing(file, target, drafts, blueprint, tuple(notes))
+
+
+def _calibration_texts(file: RecipeFile) -> CalibrationTexts | None:
+    """The texts of a recipe with fp8; Failure when there are none at their path."""
+    wishes = file.recipe.quantisation.calibration
+    if wishes is None or Precision.FP8 not in file.recipe.precisions:
+        return None
+    found = find_calibration_files(file.resolve(wishes.prompts))
+    return CalibrationTexts(str(found.path), found.digest)
 
 
 def _network_problems(recipe: Recipe, target: Path, drafts: tuple[Path, ...]) -> list[Problem]:

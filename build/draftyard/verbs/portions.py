@@ -13,6 +13,7 @@ from draftyard.nouns.speculator_source import SpeculatorSource
 from draftyard.nouns.tensor import TensorType
 from draftyard.rules.families.family import Rule
 from draftyard.rules.families.known_families import FAMILIES
+from draftyard.rules.quantisation import form_of
 from draftyard.rules.shards import Mapping2D
 from draftyard.rules.speculators.eagle import eagle_rules
 from draftyard.rules.speculators.eagle3 import eagle3_rules
@@ -50,7 +51,7 @@ def ingredients(step: Step, directories: tuple[Path, ...]) -> Ingredients:
     model = inspect(directories[0])
     _refuse_change(step, model.path, model.digest)
     if role not in [kind.value for kind in MERGED]:
-        return Ingredients((_model_portion(model),), _plain_config(model, config), model.weight_type, model.notes)
+        return Ingredients((model_portion(model),), _plain_config(model, config), model.weight_type, model.notes)
     source = inspect_speculator(directories[1], SpeculatorKind(role))
     _refuse_change(step, source.path, source.digest)
     return (_medusa if source.kind is SpeculatorKind.MEDUSA else _eagle)(model, source, config)
@@ -68,12 +69,14 @@ def mapping_of(config: Mapping[str, Json]) -> Mapping2D:
 
 
 def _plain_config(model: Source, config: Mapping[str, Json]) -> dict[str, Json]:
+    """The config of the model's part, from the network anew; only what a recipe decides is read from `config`."""
     precision = {word: precision for precision, word in DTYPES.items()}[str(config["dtype"])]
     mapping = mapping_of(config)
-    return checkpoint_config(model.network, precision, mapping.tp_size, mapping.pp_size)
+    return checkpoint_config(model.network, precision, mapping.tp_size, mapping.pp_size, form_of(config, precision))
 
 
-def _model_portion(model: Source) -> Portion:
+def model_portion(model: Source) -> Portion:
+    """What a model brings to its own checkpoint."""
     directory = Path(model.path)
     stored = {tensor.name: StoredTensor(directory, tensor) for tensor in model.tensors}
     rules = FAMILIES[model.network.family].rules(model.network)
@@ -87,7 +90,7 @@ def _head_portion(source: SpeculatorSource, model: Source | None, rules: tuple[R
         tensor.name: StoredTensor(directory, replace(tensor, name=source.stored_names[tensor.name]))
         for tensor in source.tensors
     }
-    borrowed = {} if model is None else _model_portion(model).stored
+    borrowed = {} if model is None else model_portion(model).stored
     network = source.network.decoder or (model.network if model else None)
     if network is None:
         raise ValueError(f"{source.kind} has neither layers of its own nor a target")
@@ -122,7 +125,7 @@ def _merged(
     model: Source, source: SpeculatorSource, portion: Portion, own: dict[str, Json], notes: tuple[str, ...]
 ) -> Ingredients:
     told = tuple(f"{source.kind}: {note}" for note in (*source.notes, *notes))
-    return Ingredients((_model_portion(model), portion), own, model.weight_type, (*model.notes, *told))
+    return Ingredients((model_portion(model), portion), own, model.weight_type, (*model.notes, *told))
 
 
 def _drafter(source: SpeculatorSource, config: Mapping[str, Json]) -> Ingredients:

@@ -195,7 +195,7 @@ def _run(job: Job, store: Store, input_path: Callable[[str], Path], watcher: Wat
 
 
 def step_memory_bytes(step: Step, largest_tensor_bytes: Callable[[str], int]) -> int:
-    """An upper estimate: a checkpoint step holds parts, cast and pieces of a tensor, a calibration a layer, others little.
+    """An upper estimate: a checkpoint step holds parts and pieces of a tensor, a calibration a layer, others little.
 
     `largest_tensor_bytes` gives the largest source tensor of a model directory.
     """
