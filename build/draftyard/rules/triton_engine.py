@@ -8,6 +8,11 @@ from draftyard.nouns.lane import Lane, SpeculatorKind
 from draftyard.nouns.repository import RepositoryPlan
 
 _PLAN_AGAIN = "plan and build again, so that engine and repository come from one recipe"
+_BESIDE = {
+    SpeculatorKind.DRAFT_TARGET: "draft",
+    SpeculatorKind.EAGLE3: "speculator",
+    SpeculatorKind.MTP: "speculator",
+}
 _SUFFIXES = {Lane.TENSORRT: "engine", Lane.REFERENCE: "safetensors"}
 
 
@@ -29,8 +34,9 @@ def _file_problems(plan: RepositoryPlan, config: Mapping[str, Json], files: Coll
         return
     suffix = _SUFFIXES.get(plan.lane, "safetensors")
     wanted = [f"rank{rank}.{suffix}" for rank in range(ranks)]
-    if plan.lane is Lane.REFERENCE and plan.speculator is SpeculatorKind.DRAFT_TARGET:
-        wanted += ["draft/config.json", f"draft/rank0.{suffix}"]
+    beside = _BESIDE.get(plan.speculator) if plan.lane is Lane.REFERENCE else None
+    if beside is not None:
+        wanted += [f"{beside}/config.json", f"{beside}/rank0.{suffix}"]
     missing = [name for name in wanted if name not in files]
     if missing:
         yield Problem(f"the engine has no {', '.join(missing)}", "build the engine again")

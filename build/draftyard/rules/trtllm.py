@@ -10,6 +10,7 @@ from draftyard.nouns.tensor import TensorType
 from draftyard.rules.quantisation import Expected as Expected
 from draftyard.rules.quantisation import Fp8Form, with_scales
 from draftyard.rules.shards import kv_heads_per_rank, padded_vocabulary, stage_layers
+from draftyard.rules.trees import resolved_tree
 
 DTYPES = {Precision.FP32: "float32", Precision.FP16: "float16", Precision.BF16: "bfloat16"}
 TENSOR_TYPES = {"float32": TensorType.F32, "float16": TensorType.F16, "bfloat16": TensorType.BF16}
@@ -17,6 +18,7 @@ TENSOR_TYPES = {"float32": TensorType.F32, "float16": TensorType.F16, "bfloat16"
 # SpeculativeDecodingMode of TensorRT-LLM 1.2.1, as stored in an engine's build_config.
 MODE_NONE = 1
 MODE_DRAFT_TOKENS_EXTERNAL = 2
+_MODES = {SpeculatorKind.MEDUSA: 4, SpeculatorKind.EAGLE: 32}
 
 # What the C++ loader reads (runtime/gptJsonConfig.cpp); the values are trtllm-build's defaults.
 _PLUGINS: dict[str, Json] = {
@@ -79,11 +81,12 @@ def reference_engine_config(
     speculator: Speculator | None,
     kv_cache_tokens: int,
     tensorrt_llm_version: str,
+    heads: int = 0,
 ) -> dict[str, Json]:
     """The `config.json` of an engine of the reference lane, in TensorRT-LLM's schema plus a `draftyard` block.
 
     With speculation the sizes grow as in trtllm-build 1.2.1: `max_seq_len` by the draft length, `max_num_tokens` to at
-    least `max_batch_size` x (draft length + 1).
+    least `max_batch_size` x (draft length + 1). `heads` are the Medusa heads in use.
     """
     max_draft_len = speculator.max_draft_len if speculator else 0
     step_tokens = limits.max_batch_size * (max_draft_len + 1)
@@ -98,7 +101,7 @@ def reference_engine_config(
             "max_beam_width": 1,
             "max_draft_len": max_draft_len,
             "max_prompt_embedding_table_size": 0,
-            "speculative_decoding_mode": MODE_DRAFT_TOKENS_EXTERNAL if speculator else MODE_NONE,
+            "speculative_decoding_mode": _mode(speculator),
             "kv_cache_type": "PAGED",
             "gather_context_logits": False,
             "gather_generation_logits": False,
@@ -106,7 +109,7 @@ def reference_engine_config(
         },
         "draftyard": {
             "lane": "reference",
-            "speculator": _speculator_block(speculator),
+            "speculator": _speculator_block(speculator, heads),
             "kv_cache_tokens": kv_cache_tokens,
             "threads": 0,
         },
@@ -127,7 +130,7 @@ def draft_engine_config(target_engine: Mapping[str, Json], draft_checkpoint: Map
             "speculative_decoding_mode": MODE_NONE,
             "plugin_config": {**_PLUGINS, "dtype": draft_checkpoint["dtype"]},
         },
-        "draftyard": {**own, "speculator": _speculator_block(None)},
+        "draftyard": {**own, "speculator": _speculator_block(None, 0)},
     }
 
 
@@ -239,12 +242,31 @@ def _json(value: float | int | bool | tuple[float, ...]) -> Json:
     return list(value) if isinstance(value, tuple) else value
 
 
-def _speculator_block(speculator: Speculator | None) -> dict[str, Json]:
+def _mode(speculator: Speculator | None) -> int:
+    """What TensorRT-LLM has no mode for verifies drafts that come from outside its network."""
+    return MODE_NONE if speculator is None else _MODES.get(speculator.kind, MODE_DRAFT_TOKENS_EXTERNAL)
+
+
+def _speculator_block(speculator: Speculator | None, heads: int) -> dict[str, Json]:
+    """What the reference lane is told: nodes at most, levels, and the tree."""
     if speculator is None:
         return {"kind": SpeculatorKind.NONE.value, "max_draft_len": 0}
     block: dict[str, Json] = {"kind": speculator.kind.value, "max_draft_len": speculator.max_draft_len}
     if speculator.kind is SpeculatorKind.NGRAM:
-        block |= {"min_match": speculator.min_match, "max_match": speculator.max_match}
+        return {**block, "min_match": speculator.min_match, "max_match": speculator.max_match}
+    if speculator.kind in (SpeculatorKind.DRAFT_TARGET, SpeculatorKind.LOOKAHEAD):
+        return block
+    tree = resolved_tree(speculator, heads)
+    block["depth"] = max(map(len, tree)) if tree else speculator.draft_depth
+    block["choices"] = [list(path) for path in tree] if tree else None
+    if speculator.kind is SpeculatorKind.MEDUSA:
+        return {**block, "heads": heads}
+    if speculator.kind in (SpeculatorKind.EAGLE, SpeculatorKind.EAGLE3):
+        block["dynamic_top_k"] = speculator.dynamic_tree_max_top_k
+    if speculator.kind is SpeculatorKind.EAGLE3:
+        block["max_non_leaves_per_layer"] = speculator.dynamic_tree_max_top_k or 1
+    if speculator.kind is SpeculatorKind.EAGLE:
+        block["max_non_leaves_per_layer"] = speculator.max_non_leaves_per_layer
     return block
 
 
