@@ -1,23 +1,26 @@
 """Makes what a recipe asks for: checkpoints, engines and, when asked to package, repositories."""
 
 import platform
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 
 from draftyard import __version__
 from draftyard.doors.host import read_host
+from draftyard.doors.ray_cluster import Tell, connect
 from draftyard.doors.recipe_files import remember
 from draftyard.doors.store import Store, StoreRoots
 from draftyard.nouns.blueprint import Step, StepKind
-from draftyard.nouns.builder import BuildDevice, Builder, Runtime
+from draftyard.nouns.builder import Builder, Runtime
 from draftyard.nouns.errors import ExitCode, Failure, Problem, raise_problems
 from draftyard.nouns.gpu import Gpu
 from draftyard.nouns.lane import Lane
 from draftyard.verbs.build_devices import DevicePool, find_devices
 from draftyard.verbs.calibrate_scales import make_calibration
+from draftyard.verbs.cluster_running import ACCELERATORS, ClusterExecutor
 from draftyard.verbs.compile import make_engine
 from draftyard.verbs.compile_plans import PlanMaker
 from draftyard.verbs.convert import make_checkpoint
@@ -26,6 +29,7 @@ from draftyard.verbs.making import Maker, Workplace
 from draftyard.verbs.package import make_repository
 from draftyard.verbs.running import Bounds, Job, LocalExecutor, Watcher, run_jobs, step_memory_bytes
 
+_MOST_TASKS = 256
 _DEFAULT_BUILDER = Builder(Runtime.HOST, "trtllm-build", "python3", "", timeout_s=6 * 3600.0)
 MAKERS: Mapping[StepKind, Maker] = {
     StepKind.CALIBRATION: make_calibration,
@@ -41,7 +45,8 @@ REPOSITORIES = (*ENGINES, StepKind.REPOSITORY)
 class BuildOptions:
     """Where to, how far, how much at once; `call` is the command as typed, for the receipts.
 
-    `builder` compiles the engines of the tensorrt lane.
+    `builder` compiles the engines of the tensorrt lane. `cluster` is the address of a Ray cluster whose machines share
+    `out`; None: this machine alone.
     """
 
     out: Path
@@ -50,6 +55,7 @@ class BuildOptions:
     memory_bytes: int | None = None
     call: tuple[str, ...] = ()
     builder: Builder = _DEFAULT_BUILDER
+    cluster: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,18 +91,76 @@ def build(recipe: Path, options: BuildOptions, watcher: Watcher) -> tuple[Drawin
         if step not in missing:
             watcher.finished(step, False, 0.0)
     store.sweep()
-    devices = find_devices() if any(_product(step) for step in missing) else ()
-    here, elsewhere = _split_by_place(missing, devices)
-    makers = _makers(options, devices)
-    kinds = {step.key: step.kind for step in drawing.blueprint.steps}
-    jobs, bounds = _jobs(here, drawing, makers), _bounds(options, devices)
-    with LocalExecutor(store, lambda key: store.path(kinds[key], key), watcher, bounds.workers) as executor:
-        run_jobs(jobs, executor, bounds, watcher)
+    elsewhere = _make(missing, options, drawing, watcher)
     remember(roots.by_recipe, drawing.blueprint)
-    _raise_elsewhere(elsewhere, devices)
+    _raise_elsewhere(elsewhere)
     return drawing, tuple(
         Built(step.label, step.kind.value, step.key, store.path(step.kind, step.key)) for step in steps
     )
+
+
+def _make(missing: tuple[Step, ...], options: BuildOptions, drawing: Drawing, watcher: Watcher) -> tuple[Step, ...]:
+    """Make what can be made here, or on the cluster; returns the steps that need a GPU which is not there."""
+    if options.cluster is not None:
+        return _make_on_cluster(missing, options, options.cluster, drawing, watcher)
+    devices = find_devices() if any(_product(step) for step in missing) else ()
+    here, elsewhere = _split_by_place(missing, {device.product for device in devices})
+    maker = StepMaker(options, DevicePool(devices))
+    bounds = Bounds(options.workers, _memory_bytes(options), tuple(device.product for device in devices))
+    with LocalExecutor(maker.store, maker.input_path, watcher, bounds.workers) as executor:
+        run_jobs(_jobs(here, drawing, maker.make), executor, bounds, watcher)
+    return elsewhere
+
+
+def _make_on_cluster(
+    missing: tuple[Step, ...], options: BuildOptions, address: str, drawing: Drawing, watcher: Watcher
+) -> tuple[Step, ...]:
+    """Ray places the steps: as many at once as its machines take."""
+    shared = replace(options, out=options.out.resolve())
+    with connect(address) as cluster:
+        names = cluster.accelerators()
+        here, elsewhere = _split_by_place(missing, {gpu for gpu, name in ACCELERATORS.items() if name in names})
+        bounds = Bounds(_MOST_TASKS, _MOST_TASKS << 40, tuple(gpu for gpu in ACCELERATORS for _ in range(_MOST_TASKS)))
+        with ClusterExecutor(cluster, partial(make_remotely, shared), watcher) as executor:
+            run_jobs(_jobs(here, drawing, _made_elsewhere), executor, bounds, watcher)
+    return elsewhere
+
+
+def make_remotely(options: BuildOptions, step: Step, pool: DevicePool, tell: Tell) -> None:
+    """On a machine of the cluster: make one artefact in the shared store, if it is not there yet."""
+    maker = StepMaker(options, pool)
+    sources = tuple(Path(source) for source in step.sources)
+
+    def fill(staging: Path) -> tuple[str, ...]:
+        return maker.make(step, Workplace(staging, maker.input_path, sources, tell))
+
+    maker.store.ensure(step, fill, lambda words: tell(0.0, words))
+
+
+def _made_elsewhere(step: Step, workplace: Workplace) -> tuple[str, ...]:
+    raise AssertionError(f"{step.label} is made on the cluster")
+
+
+class StepMaker:
+    """Makes any step with what this machine has: the store below `options.out`, and the devices of `pool`."""
+
+    def __init__(self, options: BuildOptions, pool: DevicePool) -> None:
+        self.store = open_store(options)
+        logs = StoreRoots(options.out).folder(StepKind.ENGINE) / "logs"
+        self._plans = PlanMaker(options.builder, pool.borrow, logs)
+
+    def input_path(self, key: str) -> Path:
+        """Where the artefact of this key lies, whatever its kind; Failure when it is nowhere."""
+        for kind in StepKind:
+            path = self.store.path(kind, key)
+            if path.is_dir():
+                return path
+        raise Failure(f"the artefact {key[:12]} is not in the store", "build again", ExitCode.ENVIRONMENT)
+
+    def make(self, step: Step, workplace: Workplace) -> tuple[str, ...]:
+        """Fill the staging directory; returns notes."""
+        maker = MAKERS[step.kind] if _product(step) is None else self._plans.make
+        return maker(step, workplace)
 
 
 def _product(step: Step) -> Gpu | None:
@@ -106,11 +170,8 @@ def _product(step: Step) -> Gpu | None:
     return Gpu(str(step.parameters["gpu"]))
 
 
-def _split_by_place(
-    steps: tuple[Step, ...], devices: tuple[BuildDevice, ...]
-) -> tuple[tuple[Step, ...], tuple[Step, ...]]:
-    """What this host can make, and what needs a GPU that it has not, with all that is made of it."""
-    products = {device.product for device in devices}
+def _split_by_place(steps: tuple[Step, ...], products: Collection[Gpu]) -> tuple[tuple[Step, ...], tuple[Step, ...]]:
+    """What can be made with these GPUs, and what needs another one, with all that is made of it."""
     here: list[Step] = []
     elsewhere: list[Step] = []
     lost: set[str] = set()
@@ -122,30 +183,16 @@ def _split_by_place(
     return tuple(here), tuple(elsewhere)
 
 
-def _raise_elsewhere(steps: tuple[Step, ...], devices: tuple[BuildDevice, ...]) -> None:
+def _raise_elsewhere(steps: tuple[Step, ...]) -> None:
     if not steps:
         return
     labels = ", ".join(step.label for step in steps)
-    found = ", ".join(sorted({device.name for device in devices})) or "none"
     wanted = ", ".join(sorted({product.value for product in map(_product, steps) if product is not None}))
     raise Failure(
-        f"left for hosts with {wanted} (GPUs here: {found}): {labels}",
-        "run the same command there, with --out on a shared file system",
+        f"left for machines with {wanted}, which are not here: {labels}",
+        "run the same command there, with --out on a shared file system, or use --executor ray",
         ExitCode.ENVIRONMENT,
     )
-
-
-def _makers(options: BuildOptions, devices: tuple[BuildDevice, ...]) -> Mapping[StepKind, Maker]:
-    plans = PlanMaker(
-        builder=options.builder,
-        borrow=DevicePool(devices).borrow,
-        logs=StoreRoots(options.out).folder(StepKind.ENGINE) / "logs",
-    )
-
-    def make_any_engine(step: Step, workplace: Workplace) -> tuple[str, ...]:
-        return (make_engine if _product(step) is None else plans.make)(step, workplace)
-
-    return {**MAKERS, StepKind.ENGINE: make_any_engine}
 
 
 def check(recipe: Path, options: BuildOptions, watcher: Watcher) -> None:
@@ -165,16 +212,16 @@ def check(recipe: Path, options: BuildOptions, watcher: Watcher) -> None:
     raise_problems(problems, ExitCode.WORK_FAILED)
 
 
-def _jobs(missing: tuple[Step, ...], drawing: Drawing, makers: Mapping[StepKind, Maker]) -> tuple[Job, ...]:
-    sources = {source.path: source for source in (drawing.target, *drawing.drafts)}
+def _jobs(missing: tuple[Step, ...], drawing: Drawing, make: Maker) -> tuple[Job, ...]:
+    sources = {source.path: source.tensors for source in (drawing.target, *drawing.drafts)}
+    sources |= {source.path: source.tensors for source in drawing.heads}
 
     def largest(path: str) -> int:
-        return max(tensor.size_bytes for tensor in sources[path].tensors)
+        return max(tensor.size_bytes for tensor in sources[path])
 
-    return tuple(Job(step, makers[step.kind], step_memory_bytes(step, largest), _product(step)) for step in missing)
+    return tuple(Job(step, make, step_memory_bytes(step, largest), _product(step)) for step in missing)
 
 
-def _bounds(options: BuildOptions, devices: tuple[BuildDevice, ...]) -> Bounds:
+def _memory_bytes(options: BuildOptions) -> int:
     """Without a bound given, half of the memory that is free now."""
-    memory_bytes = options.memory_bytes or read_host(options.out).available_bytes // 2
-    return Bounds(options.workers, memory_bytes, tuple(device.product for device in devices))
+    return options.memory_bytes or read_host(options.out).available_bytes // 2
