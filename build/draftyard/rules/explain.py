@@ -8,7 +8,8 @@ from draftyard.nouns.digest import Json
 from draftyard.nouns.enums import StrEnum
 from draftyard.nouns.gpu import Gpu
 from draftyard.rules.quantisation import is_fp8
-from draftyard.rules.trtllm import expected_tensors, world_size
+from draftyard.rules.trtllm import world_size
+from draftyard.rules.trtllm_heads import promised_tensors
 
 _ITEM_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
 _FLOAT32_BYTES = 4
@@ -23,6 +24,15 @@ _RECIPE_WORDS = {
     "config.draftyard.speculator.max_draft_len": "speculators.max_draft_len",
     "config.draftyard.speculator.min_match": "speculators.min_match",
     "config.draftyard.speculator.max_match": "speculators.max_match",
+    "config.draftyard.speculator.choices": "speculators.choices",
+    "config.draftyard.speculator.depth": "depth of the tree",
+    "config.draftyard.speculator.heads": "speculators.heads",
+    "config.draftyard.speculator.dynamic_top_k": "speculators.dynamic_tree_max_top_k",
+    "config.draftyard.speculator.max_non_leaves_per_layer": "speculators.max_non_leaves_per_layer",
+    "config.max_draft_len": "speculators.max_draft_len",
+    "config.num_medusa_heads": "speculators.heads",
+    "config.num_eagle_layers": "speculators.num_eagle_layers",
+    "config.max_non_leaves_per_layer": "speculators.max_non_leaves_per_layer",
     "config.draftyard.kv_cache_tokens": "serving.kv_cache_tokens",
     "config.quantization.kv_cache_quant_algo": "quantisation.kv_cache",
     "config.quantization.exclude_modules": "quantisation.exclude_modules",
@@ -121,7 +131,9 @@ def variant_memory(blueprint: Blueprint, variant: Variant) -> VariantMemory:
     for step in steps:
         if step.kind is StepKind.CHECKPOINT:
             item = _activation_bytes(_config(step), variant.gpu)
-            parts.extend(_checkpoint_parts(str(step.parameters["role"]), _config(step), tokens, item))
+            role = str(step.parameters["role"])
+            role = f"target with {role}" if role in ("medusa", "eagle") else role
+            parts.extend(_checkpoint_parts(role, _config(step), tokens, item))
     pretrained = _object(engine, "pretrained_config")
     parts.extend(_step_parts(pretrained, build, _activation_bytes(pretrained, variant.gpu)))
     return VariantMemory(variant.name, tuple(parts))
@@ -193,17 +205,23 @@ def _activation_bytes(config: Mapping[str, Json], gpu: Gpu) -> int:
 def _checkpoint_parts(role: str, config: Mapping[str, Json], tokens: int, item: int) -> Iterator[MemoryPart]:
     weights = 0
     for rank in range(world_size(config)):
-        for kind, shape in expected_tensors(config, rank).values():
+        for kind, shape in promised_tensors(config, rank).values():
             elements = 1
             for extent in shape:
                 elements *= extent
             weights += elements * kind.item_bytes
     yield MemoryPart(f"{role} weights", weights, f"all tensors of {world_size(config)} ranks")
+    yield _cache_part(role, config, tokens, item)
+    if "eagle_net_config" in config:
+        yield _cache_part("eagle network", _object(config, "eagle_net_config"), tokens, item)
+
+
+def _cache_part(role: str, config: Mapping[str, Json], tokens: int, item: int) -> MemoryPart:
     layers, heads = _number(config, "num_hidden_layers"), _number(config, "num_key_value_heads")
     head_size = _number(config, "head_size")
     token_bytes = 2 * layers * heads * head_size * item
     formula = f"{tokens} tokens x {token_bytes} bytes (2 x {layers} layers x {heads} heads x {head_size} x {item})"
-    yield MemoryPart(f"{role} KV cache", tokens * token_bytes, formula)
+    return MemoryPart(f"{role} KV cache", tokens * token_bytes, formula)
 
 
 def _step_parts(config: Mapping[str, Json], build: Mapping[str, Json], item: int) -> Iterator[MemoryPart]:
