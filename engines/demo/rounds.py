@@ -81,13 +81,13 @@ class Lessons:
 
 
 def order(texts: list[Seen], size: int, draw: random.Random) -> Iterator[list[Seen]]:
-    """Batches without end: texts of like length together, each once before any comes again."""
+    """Batches without end: texts with answers of like length together, each once before any comes again."""
     while True:
         shuffled = draw.sample(texts, len(texts))
         pools = [shuffled[start : start + size * 8] for start in range(0, len(shuffled), size * 8)]
         cut = []
         for pool in pools:
-            pool.sort(key=lambda one: len(one.tokens))
+            pool.sort(key=lambda one: len(one.text.answer))
             cut += [pool[first : first + size] for first in range(0, len(pool), size)]
         draw.shuffle(cut)
         yield from cut

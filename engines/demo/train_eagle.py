@@ -29,7 +29,8 @@ from torch.nn import functional
 
 HERE = Path(__file__).parent
 KEPT = HERE / "eagle"
-DRAWN = 1024
+DRAWN = 768
+TOPS = 6
 HARD = 0.3
 DEPTH = 4
 RANKS = 8
@@ -66,9 +67,9 @@ def teachable(texts: list[Seen]) -> list[Seen]:
 
 
 def taught_tops(batch: list[Seen], vocabulary: Vocabulary) -> tuple[Tensor, Tensor]:
-    """(places, probabilities) [taught pairs of all rows, tops]: the target's view, renormalised to the vocabulary."""
-    places = vocabulary.place_of[torch.cat([one.text.top_ids[1:] for one in batch])]
-    top = torch.cat([one.text.top_probabilities[1:] for one in batch]) * (places >= 0)
+    """(places, probabilities) [taught pairs of all rows, TOPS]: the target's view, renormalised to the vocabulary."""
+    places = vocabulary.place_of[torch.cat([one.text.top_ids[1:, :TOPS] for one in batch])]
+    top = torch.cat([one.text.top_probabilities[1:, :TOPS] for one in batch]) * (places >= 0)
     return places.clamp_min(0), top / top.sum(dim=-1, keepdim=True).clamp_min(1e-3)
 
 
@@ -185,7 +186,7 @@ def facts(
     flops = answers * (aims.steps * (6 * trained + 4 * columns * hidden) + 6 * prompts * prompt_side)
     return {
         "what": "an EAGLE head of SmolLM2-135M-Instruct, trained on the target's own answers and features",
-        "settings": asdict(schedule) | asdict(aims) | {"drawn_columns": DRAWN, "hard_weight": HARD},
+        "settings": asdict(schedule) | asdict(aims) | {"drawn_columns": DRAWN, "tops": TOPS, "hard_weight": HARD},
         "trained_parameters": trained,
         "draft_vocabulary": len(vocabulary.ids),
         **whole,
