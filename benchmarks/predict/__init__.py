@@ -1,0 +1,1 @@
+"""Sets the predictor against published measurements."""

@@ -1,0 +1,1 @@
+"""Predicts memory, step time, speed-up and crossover from sizes, device constants and fitted efficiencies."""
