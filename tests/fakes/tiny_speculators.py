@@ -147,3 +147,25 @@ def write_speculator(
         (directory / "config.json").write_text(json.dumps(config))
     save_file(dict(weights), directory / file)
     return directory
+
+
+RECIPE = """version: 1
+name: heads
+target: {{path: target, tp_size: {tp_size}, pp_size: {pp_size}}}
+speculators: [{speculators}]
+lanes: [reference]
+gpus: [cpu]
+precisions: [{precision}]
+limits: {{max_batch_size: 2, max_input_len: 32, max_seq_len: 64, max_num_tokens: 64}}
+verify: {{prompts: prompts, concurrency: [1, 2]}}
+"""
+
+
+def write_heads_recipe(
+    root: Path, *speculators: str, tp_size: int = 1, pp_size: int = 1, precision: str = "fp32"
+) -> Path:
+    """The recipe `root`/recipe.yaml for the model `root`/target with these speculators, each a YAML mapping."""
+    text = RECIPE.format(speculators=", ".join(speculators), tp_size=tp_size, pp_size=pp_size, precision=precision)
+    path = root / "recipe.yaml"
+    path.write_text(text)
+    return path
