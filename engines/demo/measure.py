@@ -140,6 +140,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--target", type=Path, default=HERE.parent / "out/models/smollm2-135m-instruct")
     parser.add_argument("--recipe", default="demo")
+    parser.add_argument("--store", type=Path, default=HERE.parent / "out", help="folder of the built engines")
     parser.add_argument("--arms", nargs="+", default=list(ARMS))
     parser.add_argument("--per-domain", type=int, default=4)
     parser.add_argument("--max-tokens", type=int, default=96)
@@ -147,7 +148,8 @@ def main() -> None:
     asked = parser.parse_args()
     tokenizer = AutoTokenizer.from_pretrained(asked.target)
     engines = {
-        name: load_engine(engine_directory(asked.recipe, name), open_tensor_file, threads=1) for name in asked.arms
+        name: load_engine(engine_directory(asked.recipe, name, asked.store), open_tensor_file, threads=1)
+        for name in asked.arms
     }
     figures = measure(engines, tokenizer, list(prompts(asked.per_domain)), asked.max_tokens)
     print(table(figures))
