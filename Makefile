@@ -32,6 +32,6 @@ golden: setup-dev ## rewrite the golden files; review the difference
 bench-engine: setup-dev demo-models ## decode speed of the reference engine against transformers
 	@.venv/bin/python -m benchmarks.engine engines/out/models/smollm2-135m-instruct
 bench-convert: setup-dev ## speed and memory of converting 8 and 16 GB, beside a copy and transformers (32 GB of disk)
-	@PYTHONPATH=build:. .venv/bin/python -m benchmarks.convert
+	@.venv/bin/python -m benchmarks.convert
 clean: ## remove what was generated (never build/: that is the source)
 	rm -rf engines/out triton_repo/out deploy/out dist .pytest_cache .mypy_cache .ruff_cache

@@ -7,7 +7,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from draftyard.doors.tokenizer_files import TOKENIZER_FILES, read_tokenizer
-from draftyard.doors.weight_files import INDEX_NAME, WeightFiles, find_weights
+from draftyard.doors.weight_files import (
+    INDEX_NAME,
+    PICKLE_INDEX_NAME,
+    HeaderReader,
+    Pickles,
+    WeightFiles,
+    find_weights,
+)
 from draftyard.nouns.digest import Json, digest
 from draftyard.nouns.errors import Failure, Problem
 from draftyard.nouns.source import ModelFiles, TokenizerFacts
@@ -17,8 +24,10 @@ _CACHE_NAME = "content-hashes.json"
 _SETTINGS = ("config.json", "generation_config.json")
 
 
-def read_model_directory(directory: Path) -> ModelFiles:
+def read_model_directory(directory: Path, read_pickle: HeaderReader | None = None) -> ModelFiles:
     """Everything but the weights' bytes. Failure only when `directory` is no directory or in Meta's own layout.
+
+    `read_pickle` is the permission to open pickles, and how to read their headers.
 
     All else that is wrong with the files is collected in `problems`.
     """
@@ -30,7 +39,7 @@ def read_model_directory(directory: Path) -> ModelFiles:
     generation = read_settings(directory, "generation_config.json", problems)
     settings = read_settings(directory, "tokenizer_config.json", problems)
     tokenizer = _read_tokenizer(directory, settings, problems)
-    weights = _find_weights(directory, problems)
+    weights = _find_weights(directory, read_pickle, problems)
     used = (*_SETTINGS, *TOKENIZER_FILES, *weights.files)
     return ModelFiles(
         path=str(directory),
@@ -155,7 +164,16 @@ def _read_tokenizer(directory: Path, settings: Mapping[str, Json], problems: lis
         return None
 
 
-def _find_weights(directory: Path, problems: list[Problem]) -> WeightFiles:
+def _find_weights(directory: Path, read_pickle: HeaderReader | None, problems: list[Problem]) -> WeightFiles:
+    pickles = permitted_pickles(directory, read_pickle, problems)
     if not (directory / INDEX_NAME).is_file():
-        return find_weights(directory, None)
-    return find_weights(directory, read_settings(directory, INDEX_NAME, problems))
+        return find_weights(directory, None, pickles)
+    return find_weights(directory, read_settings(directory, INDEX_NAME, problems), pickles)
+
+
+def permitted_pickles(directory: Path, read_pickle: HeaderReader | None, problems: list[Problem]) -> Pickles | None:
+    """The permission with the pickles' index, where there is one and no safetensors file makes it idle."""
+    if read_pickle is None or any(directory.glob("*.safetensors")):
+        return None
+    indexed = (directory / PICKLE_INDEX_NAME).is_file()
+    return Pickles(read_pickle, read_settings(directory, PICKLE_INDEX_NAME, problems) if indexed else None)

@@ -2,19 +2,26 @@
 
 from pathlib import Path
 
-from draftyard.doors.model_directory import read_settings
+from draftyard.doors.model_directory import permitted_pickles, read_settings
 from draftyard.doors.tensors import read_tensor_headers
 from draftyard.doors.tokenizer_files import TOKENIZER_FILES, read_tokenizer
-from draftyard.doors.weight_files import INDEX_NAME, WeightFiles, find_weights
+from draftyard.doors.weight_files import (
+    INDEX_NAME,
+    HeaderReader,
+    WeightFiles,
+    find_pickled_weights,
+    find_weights,
+    pickled_files,
+)
 from draftyard.nouns.errors import Failure, Problem
 from draftyard.nouns.source import ModelFiles, TokenizerFacts
 from draftyard.nouns.tensor import name_list
 
-_PICKLES = ("*.bin", "*.pt", "*.pth")
 
-
-def read_speculator_directory(directory: Path) -> ModelFiles:
+def read_speculator_directory(directory: Path, read_pickle: HeaderReader | None = None) -> ModelFiles:
     """Everything but the weights' bytes. Failure only when `directory` is no directory.
+
+    `read_pickle` is the permission to open pickles, and how to read their headers.
 
     Weights are the shards of an index, or one safetensors file of any name. Settings and tokenizer may be missing, as
     they are in many published heads; what is wrong with those that are there is collected in `problems`.
@@ -24,7 +31,7 @@ def read_speculator_directory(directory: Path) -> ModelFiles:
     problems: list[Problem] = []
     config = read_settings(directory, "config.json", problems)
     tokenizer = _tokenizer(directory, problems)
-    weights = _weights(directory, problems)
+    weights = _weights(directory, read_pickle, problems)
     used = ("config.json", *(TOKENIZER_FILES if tokenizer else ()), *weights.files)
     return ModelFiles(
         path=str(directory),
@@ -50,12 +57,12 @@ def _tokenizer(directory: Path, problems: list[Problem]) -> TokenizerFacts | Non
         return None
 
 
-def _weights(directory: Path, problems: list[Problem]) -> WeightFiles:
+def _weights(directory: Path, read_pickle: HeaderReader | None, problems: list[Problem]) -> WeightFiles:
     if (directory / INDEX_NAME).is_file():
         return find_weights(directory, read_settings(directory, INDEX_NAME, problems))
     found = WeightFiles()
     present = sorted(path for path in directory.glob("*.safetensors"))
-    pickles = sorted({path.name for pattern in _PICKLES for path in directory.glob(pattern)})
+    pickles = pickled_files(directory)
     if len(present) == 1:
         found.files.append(present[0].name)
         try:
@@ -72,9 +79,7 @@ def _weights(directory: Path, problems: list[Problem]) -> WeightFiles:
             Problem(f"{names} without {INDEX_NAME}", "keep the one file of the speculator, or fetch the index")
         )
     elif pickles:
-        found.problems.append(
-            Problem(f"the weights are pickles ({name_list(pickles)}), which are not opened", "save them as safetensors")
-        )
+        find_pickled_weights(directory, permitted_pickles(directory, read_pickle, problems), found)
     else:
         found.problems.append(Problem("there are no weights (*.safetensors)", "fetch the speculator's weights"))
     return found

@@ -6,7 +6,7 @@ import mmap
 import os
 import shutil
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -69,6 +69,21 @@ def open_tensor_file(path: Path) -> MappedTensorFile:
     """Open a safetensors file; Failure names what is wrong: absent, LFS pointer, truncated, bad header or offsets."""
     headers, metadata = read_tensor_headers(path)
     return MappedTensorFile(path, headers, metadata)
+
+
+def open_weights(path: Path, headers: Iterable[TensorHeader]) -> MappedTensorFile:
+    """Open a file whose tensors were found before, whatever its format: those of `headers` that lie in it.
+
+    Failure when it is gone, or too short for them.
+    """
+    own = {header.name: header for header in headers if header.file == path.name}
+    try:
+        size_bytes = path.stat().st_size
+    except OSError as error:
+        raise Failure(f"{path.name} cannot be read: {error.strerror}", "fetch the file again") from error
+    if any(header.offset_bytes + header.size_bytes > size_bytes for header in own.values()):
+        raise Failure(f"{path.name} is shorter than it was", "leave the model alone while it is read")
+    return MappedTensorFile(path, own, {})
 
 
 def read_tensor_headers(path: Path) -> tuple[dict[str, TensorHeader], dict[str, str]]:

@@ -14,6 +14,13 @@ from draftyard.nouns.network import Precision
 Count = Annotated[int, Field(ge=1, strict=True)]
 Whole = Annotated[int, Field(ge=0, strict=True)]
 ModelPath = Annotated[str, Field(min_length=1)]
+PickleFlag = Annotated[
+    bool,
+    Field(
+        strict=True,
+        description="Read weights from pickles (.bin, .pt) where there is no safetensors file; nothing in them is run.",
+    ),
+]
 # Each path leads from the last token to one node: the rank of the candidate taken on every level.
 Choices: TypeAlias = tuple[tuple[Whole, ...], ...]
 
@@ -32,6 +39,7 @@ class Target(Section):
     """The model whose output is served."""
 
     path: str = Field(description="Directory in Hugging Face layout; relative to the recipe file.")
+    allow_pickle: PickleFlag = False
     tp_size: Count = Field(1, description="Tensor parallel size.")
     pp_size: Count = Field(1, description="Pipeline parallel size.")
 
@@ -61,6 +69,7 @@ class DraftTargetSpeculator(Section):
 
     kind: Literal[SpeculatorKind.DRAFT_TARGET]
     path: str = Field(description="Directory of the draft model; relative to the recipe file.")
+    allow_pickle: PickleFlag = False
     max_draft_len: Count = Field(4, description="Tokens drafted per step at most.")
     tp_size: Count = Field(1, description="Tensor parallel size of the draft, its own.")
 
@@ -97,6 +106,7 @@ class MedusaSpeculator(Section):
 
     kind: Literal[SpeculatorKind.MEDUSA]
     path: ModelPath = Field(description="Directory of the heads; relative to the recipe file.")
+    allow_pickle: PickleFlag = False
     heads: Count | None = Field(None, description="Heads in use, counted from the first; unset: all that are stored.")
     choices: Choices | None = Field(
         None, min_length=1, description="Nodes of the tree, such as [[0], [0, 0], [1]]; unset: a tree of max_draft_len."
@@ -118,6 +128,7 @@ class EagleSpeculator(Section):
 
     kind: Literal[SpeculatorKind.EAGLE]
     path: ModelPath = Field(description="Directory of the EAGLE network; relative to the recipe file.")
+    allow_pickle: PickleFlag = False
     num_eagle_layers: Count = Field(DEFAULT_TREE_DEPTH, description="Drafting steps: the levels of the tree.")
     choices: Choices | None = Field(
         None, min_length=1, description="Nodes of a static tree, such as [[0], [0, 0], [1]] (EAGLE-1)."
@@ -147,6 +158,7 @@ class Eagle3Speculator(Section):
 
     kind: Literal[SpeculatorKind.EAGLE3]
     path: ModelPath = Field(description="Directory of the EAGLE-3 network; relative to the recipe file.")
+    allow_pickle: PickleFlag = False
     depth: Count = Field(DEFAULT_TREE_DEPTH, description="Drafting steps: the levels of the tree, or the whole chain.")
     dynamic_tree_max_top_k: Count | None = Field(
         None, description="Candidates of each node of a tree grown by confidence; unset: a chain."
@@ -167,6 +179,7 @@ class MtpSpeculator(Section):
 
     kind: Literal[SpeculatorKind.MTP]
     path: ModelPath = Field(description="Directory with the module's weights; relative to the recipe file.")
+    allow_pickle: PickleFlag = False
     max_draft_len: Count = Field(1, description="Tokens drafted per step at most.")
 
     @property

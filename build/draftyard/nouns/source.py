@@ -65,6 +65,11 @@ class Source:
     notes: tuple[str, ...] = ()
 
     @property
+    def pickled(self) -> bool:
+        """True when the weights lie in pickles, which only a permission opens."""
+        return any(not tensor.file.endswith(".safetensors") for tensor in self.tensors)
+
+    @property
     def parameter_count(self) -> int:
         """Elements over all tensors of the files."""
         total = 0

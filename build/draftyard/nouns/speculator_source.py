@@ -57,6 +57,11 @@ class SpeculatorSource:
     notes: tuple[str, ...] = ()
 
     @property
+    def pickled(self) -> bool:
+        """True when the weights lie in pickles, which only a permission opens."""
+        return any(not tensor.file.endswith(".safetensors") for tensor in self.tensors)
+
+    @property
     def kind(self) -> SpeculatorKind:
         """What the tensors say it is."""
         return self.network.kind

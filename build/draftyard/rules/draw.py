@@ -154,7 +154,7 @@ def _checkpoints(table: _Table, way: Way, precision: Precision) -> list[Step]:
     if way.heads is not None and not merged:
         base = object_of(found[0].parameters, "config")
         drawn = draw_heads(way.speculator, way.heads, source.network, base)
-        parameters: dict[str, Json] = {"role": drawn.role, "config": drawn.config}
+        parameters: dict[str, Json] = {"role": drawn.role, "config": drawn.config, **_permission(way.heads)}
         label = f"checkpoint {way.name} {base['dtype']}"
         found.append(table.add(StepKind.CHECKPOINT, label, parameters, (way.heads.digest,), (way.heads.path,)))
     return found
@@ -167,7 +167,7 @@ def _checkpoint(
     name = role if way is None else f"{role} {way.name}"
     fp8 = fp8_form(source.weight_type, table.recipe.quantisation) if precision is Precision.FP8 else None
     config = checkpoint_config(source.network, precision, tp_size, pp_size, fp8)
-    parameters: dict[str, Json] = {"role": role, "config": config}
+    parameters: dict[str, Json] = {"role": role, "config": config, **_permission(source)}
     inputs: tuple[str, ...] = (source.digest,)
     if fp8 is not None:
         wishes = table.recipe.quantisation
@@ -180,7 +180,7 @@ def _checkpoint(
     if way is None or way.heads is None:
         return table.add(StepKind.CHECKPOINT, label, parameters, inputs, (source.path,))
     drawn = draw_heads(way.speculator, way.heads, source.network, config)
-    parameters |= {"role": drawn.role, "config": drawn.config}
+    parameters |= {"role": drawn.role, "config": drawn.config, **_permission(source, way.heads)}
     return table.add(StepKind.CHECKPOINT, label, parameters, (*inputs, way.heads.digest), (source.path, way.heads.path))
 
 
@@ -197,9 +197,15 @@ def _calibration(table: _Table, role: str, name: str, source: Source) -> Step:
         "text_field": wishes.text_field,
         "samples": wishes.samples,
         "max_tokens": wishes.max_tokens,
+        **_permission(source),
     }
     sources = (source.path, table.texts.path)
     return table.add(StepKind.CALIBRATION, f"calibration {name}", parameters, (source.digest,), sources)
+
+
+def _permission(*sources: Source | SpeculatorSource) -> dict[str, Json]:
+    """The recipe allowed pickles, or these sources could not have been read; it goes on to whoever makes the step."""
+    return {"allow_pickle": True} if any(source.pickled for source in sources) else {}
 
 
 def _calibration_problems(recipe: Recipe) -> list[Problem]:

@@ -26,7 +26,7 @@ def make_calibration(step: Step, workplace: Workplace) -> tuple[str, ...]:
 
     directory, texts_path = workplace.source_paths
     samples = _samples(step, directory, texts_path)
-    model = inspect(directory)
+    model = inspect(directory, allow_pickle=step.parameters.get("allow_pickle") is True)
     if model.digest not in step.inputs:
         raise Failure(f"{directory} changed since the plan was made", "plan again, and leave the model alone meanwhile")
     config = object_of(step.parameters, "config")

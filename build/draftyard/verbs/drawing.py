@@ -7,17 +7,21 @@ from draftyard.doors.calibration_texts import find_calibration_files
 from draftyard.doors.model_directory import read_model_directory
 from draftyard.doors.recipe_files import read_recipe_text, read_toolchain
 from draftyard.doors.shipped_files import guests_digest
+from draftyard.doors.speculator_directory import read_speculator_directory
 from draftyard.nouns.activation_ranges import CalibrationTexts
 from draftyard.nouns.blueprint import Blueprint
 from draftyard.nouns.errors import Problem, raise_problems
 from draftyard.nouns.network import Precision
 from draftyard.nouns.recipe import Recipe
 from draftyard.nouns.source import Source
+from draftyard.nouns.speculator_source import SpeculatorSource
 from draftyard.rules.capability import capability_problems
 from draftyard.rules.draw import draft_speculators, draw, recipe_problems
+from draftyard.rules.draw_heads import head_speculators, tree_problems
 from draftyard.rules.inspection import examine
 from draftyard.rules.recipe_text import judge_recipe
-from draftyard.verbs.inspect import inspect, pair
+from draftyard.rules.speculators.examination import examine_speculator
+from draftyard.verbs.inspect import inspect, inspect_speculator, pair, pair_heads, pickle_reader
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,13 +38,14 @@ class RecipeFile:
 
 @dataclass(frozen=True, slots=True)
 class Drawing:
-    """A blueprint with what it was drawn from; `notes` are findings for people."""
+    """A blueprint with what it was drawn from, speculators in the order of the recipe; `notes` are for people."""
 
     file: RecipeFile
     target: Source
     drafts: tuple[Source, ...]
     blueprint: Blueprint
     notes: tuple[str, ...]
+    heads: tuple[SpeculatorSource, ...] = ()
 
 
 def read_recipe(path: Path) -> RecipeFile:
@@ -57,18 +62,37 @@ def draw_recipe(path: Path, cache: Path | None) -> Drawing:
     """
     file = read_recipe(path)
     recipe = file.recipe
-    raise_problems(capability_problems(recipe))
+    raise_problems([*capability_problems(recipe), *tree_problems(recipe), *_path_problems(file)])
     target_path = file.resolve(recipe.target.path)
     draft_paths = tuple(file.resolve(speculator.path) for speculator in draft_speculators(recipe))
     texts = _calibration_texts(file)
-    raise_problems(_network_problems(recipe, target_path, draft_paths))
-    target = inspect(target_path, cache)
-    drafts = tuple(inspect(draft_path, cache) for draft_path in draft_paths)
+    raise_problems(_network_problems(file, target_path, draft_paths))
+    target = inspect(target_path, cache, allow_pickle=recipe.target.allow_pickle)
+    drafts = tuple(
+        inspect(draft_path, cache, allow_pickle=one.allow_pickle)
+        for draft_path, one in zip(draft_paths, draft_speculators(recipe), strict=True)
+    )
     notes = [f"target: {note}" for note in target.notes]
     for draft in drafts:
         notes.extend(f"draft: {note}" for note in (*draft.notes, *pair(target, draft, recipe.limits)))
-    blueprint = draw(recipe, target, drafts, read_toolchain(), guests_digest(), texts)
-    return Drawing(file, target, drafts, blueprint, tuple(notes))
+    heads = tuple(
+        inspect_speculator(file.resolve(one.path), one.kind, cache, allow_pickle=one.allow_pickle)
+        for one in head_speculators(recipe)
+    )
+    for source in heads:
+        notes.extend(f"{source.kind}: {note}" for note in (*source.notes, *pair_heads(target, source)))
+    blueprint = draw(recipe, target, drafts, read_toolchain(), guests_digest(), texts, heads)
+    return Drawing(file, target, drafts, blueprint, tuple(notes), heads)
+
+
+def _path_problems(file: RecipeFile) -> list[Problem]:
+    """Weights that hang on the target's features are never the target itself (sgl-project/sglang#36528)."""
+    target = file.resolve(file.recipe.target.path)
+    return [
+        Problem(f"the path of {one.kind} is the target's own", f"give the directory with the {one.kind} weights")
+        for one in head_speculators(file.recipe)
+        if file.resolve(one.path) == target
+    ]
 
 
 def _calibration_texts(file: RecipeFile) -> CalibrationTexts | None:
@@ -80,8 +104,22 @@ def _calibration_texts(file: RecipeFile) -> CalibrationTexts | None:
     return CalibrationTexts(str(found.path), found.digest)
 
 
-def _network_problems(recipe: Recipe, target: Path, drafts: tuple[Path, ...]) -> list[Problem]:
+def _network_problems(file: RecipeFile, target: Path, drafts: tuple[Path, ...]) -> list[Problem]:
     """What headers alone tell: families, cuts, positions. Faults of the files are left to `inspect`."""
-    found = [examine(read_model_directory(directory)).network for directory in (target, *drafts)]
+    recipe = file.recipe
+    heads = [
+        examine_speculator(
+            read_speculator_directory(file.resolve(one.path), pickle_reader(one.allow_pickle)), one.kind
+        ).network
+        for one in head_speculators(recipe)
+    ]
+    permitted = (recipe.target.allow_pickle, *(one.allow_pickle for one in draft_speculators(recipe)))
+    found = [
+        examine(read_model_directory(directory, pickle_reader(allowed))).network
+        for directory, allowed in zip((target, *drafts), permitted, strict=True)
+    ]
     networks = [network for network in found if network is not None]
-    return recipe_problems(recipe, networks[0], tuple(networks[1:])) if len(networks) == len(found) else []
+    known = tuple(network for network in heads if network is not None)
+    if len(networks) < len(found) or len(known) < len(heads):
+        return []
+    return recipe_problems(recipe, networks[0], tuple(networks[1:]), known)

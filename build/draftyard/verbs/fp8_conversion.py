@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from draftyard.doors.config_files import read_config
-from draftyard.doors.tensors import MappedTensorFile, open_tensor_file
+from draftyard.doors.tensors import MappedTensorFile, open_weights
 from draftyard.nouns.activation_ranges import ActivationRanges
 from draftyard.nouns.digest import Json
 from draftyard.nouns.recipe import KvScale, UncalibratedExperts
@@ -101,7 +101,8 @@ def _largest_magnitudes(portion: Portion, rules: list[Rule]) -> dict[str, np.flo
     wanted = {part.name: portion.stored[part.name] for rule in rules for part in rule.parts}
     ordered = sorted(wanted.items(), key=lambda item: (item[1].header.file, item[1].header.offset_bytes))
     paths = {stored.directory / stored.header.file for stored in wanted.values()}
-    files = {path: open_tensor_file(path) for path in sorted(paths)}
+    headers = [stored.header for stored in wanted.values()]
+    files = {path: open_weights(path, headers) for path in sorted(paths)}
 
     def measure(item: tuple[str, StoredTensor]) -> tuple[str, np.float32]:
         name, stored = item

@@ -4,29 +4,45 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from draftyard.doors.model_directory import content_digest, read_model_directory
 from draftyard.doors.speculator_directory import read_speculator_directory
-from draftyard.doors.tensors import open_tensor_file, same_bytes
+from draftyard.doors.tensors import open_weights, same_bytes
 from draftyard.doors.tokenizer_files import read_vocabulary
+from draftyard.doors.weight_files import HeaderReader
 from draftyard.nouns.errors import Problem, raise_problems
 from draftyard.nouns.lane import SpeculatorKind
 from draftyard.nouns.recipe import Limits
 from draftyard.nouns.source import ModelFiles, Source
 from draftyard.nouns.speculator_source import SpeculatorSource
+from draftyard.nouns.tensor import TensorHeader, TensorType
 from draftyard.rules.agree import agree, agreement_notes, same_vocabulary
+from draftyard.rules.agree_heads import embedding_problems, sampled_rows, vocabulary_problems
+from draftyard.rules.casting import cast
 from draftyard.rules.inspection import EMBEDDING_NAME, HEAD_NAME, examine
 from draftyard.rules.speculators.examination import SpeculatorExamination, examine_speculator
 from draftyard.rules.speculators.vocabulary_map import map_problems
 
+_BOTH_ENDS = (EMBEDDING_NAME, HEAD_NAME)
 
-def inspect(directory: Path, cache: Path | None = None) -> Source:
+
+def pickle_reader(allowed: bool) -> HeaderReader | None:
+    """How pickles are opened where they are allowed: by torch, which takes seconds to import."""
+    if not allowed:
+        return None
+    from draftyard.engine.pickled_weights import pickle_headers
+
+    return pickle_headers
+
+
+def inspect(directory: Path, cache: Path | None = None, *, allow_pickle: bool = False) -> Source:
     """The facts of a model directory, each resolved once.
 
     Weights are read only for the digest, and where a tied head is stored a second time. `cache` is a directory where
     hashes of unchanged files are remembered. Failure names every contradiction at once.
     """
-    files = read_model_directory(directory)
+    files = read_model_directory(directory, pickle_reader(allow_pickle))
     inspection = examine(files)
     notes = list(inspection.notes)
     problems = list(inspection.problems)
@@ -48,14 +64,14 @@ def inspect(directory: Path, cache: Path | None = None) -> Source:
 
 
 def inspect_speculator(
-    directory: Path, asked: SpeculatorKind | None = None, cache: Path | None = None
+    directory: Path, asked: SpeculatorKind | None = None, cache: Path | None = None, *, allow_pickle: bool = False
 ) -> SpeculatorSource:
     """The facts of a directory with a speculator's weights; `asked` is the kind that a recipe names.
 
     Weights are read only for the digest, and the map of a reduced vocabulary. Failure names every contradiction at
     once.
     """
-    files = read_speculator_directory(directory)
+    files = read_speculator_directory(directory, pickle_reader(allow_pickle))
     found = examine_speculator(files, asked)
     problems = list(found.problems)
     if not problems:
@@ -84,12 +100,42 @@ def pair(target: Source, draft: Source, limits: Limits) -> tuple[str, ...]:
     return agreement_notes(target, draft)
 
 
+def pair_heads(target: Source, source: SpeculatorSource) -> tuple[str, ...]:
+    """Check that a speculator's weights go with a target, as far as tokens and embeddings tell; returns notes.
+
+    Of an embedding that the speculator carries some rows are read, and the target's same ones.
+    """
+    problems = vocabulary_problems(target, source)
+    own = next((tensor for tensor in source.tensors if tensor.name.endswith(".embed_tokens.weight")), None)
+    table = next(tensor for tensor in target.tensors if tensor.name == EMBEDDING_NAME)
+    notes: tuple[str, ...] = ()
+    if own is not None and own.shape == table.shape:
+        rows = sampled_rows(min(own.shape[0], target.tokenizer.largest_id + 1))
+        stored = replace(own, name=source.stored_names[own.name])
+        problems.extend(embedding_problems(_rows(source.path, stored, rows), _rows(target.path, table, rows), rows))
+        notes = (f"{len(rows)} rows of its embedding point where the target's do",)
+    raise_problems(problems)
+    return notes
+
+
+def _rows(directory: str, header: TensorHeader, rows: tuple[int, ...]) -> NDArray[np.float32]:
+    """Some rows of a table in float32."""
+    data = open_weights(Path(directory) / header.file, [header]).read(header.name)
+    width = header.shape[1]
+    row_bytes = width * header.type.item_bytes
+    pieces = [
+        cast(data[row * row_bytes : (row + 1) * row_bytes], (1, width), header.type, TensorType.F32).values
+        for row in rows
+    ]
+    return np.concatenate(pieces).astype(np.float32)
+
+
 def _compare_map(directory: Path, found: SpeculatorExamination) -> list[Problem]:
     """The values of a map, read whole: they are few."""
     if found.recognised is None or found.network is None or not found.network.mapped:
         return []
     views = {
-        name.rpartition(".")[2]: open_tensor_file(directory / header.file).read(found.recognised.stored_names[name])
+        name.rpartition(".")[2]: open_weights(directory / header.file, [header]).read(header.name)
         for name, header in found.recognised.tensors.items()
         if name.endswith((".d2t", ".t2d"))
     }
@@ -99,7 +145,7 @@ def _compare_map(directory: Path, found: SpeculatorExamination) -> list[Problem]
 
 def _compare_head(directory: Path, files: ModelFiles, notes: list[str]) -> list[Problem]:
     headers = {tensor.name: tensor for tensor in files.tensors}
-    views = [open_tensor_file(directory / headers[name].file).read(name) for name in (EMBEDDING_NAME, HEAD_NAME)]
+    views = [open_weights(directory / headers[name].file, files.tensors).read(name) for name in _BOTH_ENDS]
     if headers[EMBEDDING_NAME].type is headers[HEAD_NAME].type and same_bytes(*views):
         notes.append(f"{HEAD_NAME} is a copy of the embedding and is ignored")
         return []

@@ -44,15 +44,16 @@ def ingredients(step: Step, directories: tuple[Path, ...]) -> Ingredients:
     Failure when a source is contradictory, or not the one that was planned.
     """
     config, role = object_of(step.parameters, "config"), str(step.parameters["role"])
+    allowed = step.parameters.get("allow_pickle") is True
     if role in [kind.value for kind in APART]:
-        source = inspect_speculator(directories[0], SpeculatorKind(role))
+        source = inspect_speculator(directories[0], SpeculatorKind(role), allow_pickle=allowed)
         _refuse_change(step, source.path, source.digest)
         return _drafter(source, config)
-    model = inspect(directories[0])
+    model = inspect(directories[0], allow_pickle=allowed)
     _refuse_change(step, model.path, model.digest)
     if role not in [kind.value for kind in MERGED]:
         return Ingredients((model_portion(model),), _plain_config(model, config), model.weight_type, model.notes)
-    source = inspect_speculator(directories[1], SpeculatorKind(role))
+    source = inspect_speculator(directories[1], SpeculatorKind(role), allow_pickle=allowed)
     _refuse_change(step, source.path, source.digest)
     return (_medusa if source.kind is SpeculatorKind.MEDUSA else _eagle)(model, source, config)
 

@@ -13,7 +13,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from draftyard.doors.tensors import MappedTensorFile, TensorWriter, open_tensor_file
+from draftyard.doors.tensors import MappedTensorFile, TensorWriter, open_weights
 from draftyard.nouns.digest import Json
 from draftyard.nouns.errors import ExitCode, Failure, Problem, raise_problems
 from draftyard.nouns.network import Network
@@ -196,7 +196,9 @@ def _add_tasks(
         stored = portion.stored[part.name]
         path = stored.directory / stored.header.file
         if path not in files:
-            files[path] = open_tensor_file(path)
+            files[path] = open_weights(
+                path, [one.header for one in portion.stored.values() if one.directory == path.parent]
+            )
         quantiser = conversion.fp8[part.name] if target is TensorType.F8_E4M3 else None
         task = tasks.setdefault((path, stored.header.name, target), _Task(stored, files[path], target, [], quantiser))
         task.destinations.extend(destinations[index])

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-from draftyard.doors.tensors import open_tensor_file
+from draftyard.doors.tensors import open_weights
 from draftyard.nouns.digest import Json
 from draftyard.nouns.errors import ExitCode, Failure
 from draftyard.nouns.tensor import TensorHeader, TensorSpec, TensorType
@@ -26,7 +26,8 @@ class SourceCheckpoint:
         rules = {checkpoint_name(rule, portion.network, 1, 0): rule for rule in portion.rules}
         self._rules = {name: rule for name, rule in rules.items() if name in self._expected}
         paths = {stored.directory / stored.header.file for stored in portion.stored.values()}
-        self._files = {path: open_tensor_file(path) for path in sorted(paths)}
+        stored_headers = [stored.header for stored in portion.stored.values()]
+        self._files = {path: open_weights(path, stored_headers) for path in sorted(paths)}
 
     @property
     def headers(self) -> Mapping[str, TensorHeader]:
