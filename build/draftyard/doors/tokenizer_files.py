@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from tokenizers import Tokenizer
@@ -10,6 +10,7 @@ from tokenizers import Tokenizer
 from draftyard.nouns.digest import Json, digest
 from draftyard.nouns.errors import Failure
 from draftyard.nouns.source import TokenizerFacts
+from draftyard.nouns.tokenizer_behaviour import Vocabulary
 
 # Every tokenizer file that is served, in the order in which the digest takes them.
 TOKENIZER_FILES = (
@@ -41,9 +42,20 @@ def read_tokenizer(directory: Path, settings: Mapping[str, Json]) -> TokenizerFa
     )
 
 
-def read_vocabulary(directory: Path) -> dict[int, str]:
-    """Text of every token by id, added tokens too; Failure as for `read_tokenizer`."""
-    return {index: text for text, index in load_tokenizer(directory).get_vocab(with_added_tokens=True).items()}
+def read_vocabulary(directory: Path) -> Vocabulary:
+    """Every token by id, and which are control tokens; Failure as for `read_tokenizer`."""
+    tokenizer = load_tokenizer(directory)
+    added = tokenizer.get_added_tokens_decoder()
+    return Vocabulary(
+        texts={index: text for text, index in tokenizer.get_vocab(with_added_tokens=True).items()},
+        special=frozenset(index for index, token in added.items() if token.special),
+    )
+
+
+def encode_texts(directory: Path, texts: Sequence[str]) -> tuple[tuple[int, ...], ...]:
+    """Ids of each text, without the tokens that the tokenizer would add; Failure as for `read_tokenizer`."""
+    encodings = load_tokenizer(directory).encode_batch(list(texts), add_special_tokens=False)
+    return tuple(tuple(encoding.ids) for encoding in encodings)
 
 
 def read_chat_template(directory: Path) -> str | None:

@@ -1,70 +1,66 @@
 """Whether a draft model goes with a target: tokenizers compared token by token, padding forgiven, positions enough."""
 
-from collections.abc import Mapping
-from typing import TypeAlias
-
 from draftyard.nouns.errors import Problem
+from draftyard.nouns.lane import Lane
 from draftyard.nouns.network import Network
 from draftyard.nouns.recipe import Limits
 from draftyard.nouns.source import Source
-
-Tables: TypeAlias = tuple[Mapping[int, str], Mapping[int, str]]
-
-_HINT = "choose a draft of the target's own family, with the same tokenizer"
+from draftyard.nouns.tokenizer_behaviour import TokenizerBehaviour
+from draftyard.rules.tokenizer_agreement import Agreement, compare_tokenizers, probe_texts
 
 
-def agree(target: Source, draft: Source, limits: Limits, tables: Tables | None = None) -> list[Problem]:
-    """Why `draft` cannot draft for `target`; empty when it can.
+def agree(
+    target: Source,
+    draft: Source,
+    limits: Limits,
+    behaviours: tuple[TokenizerBehaviour, TokenizerBehaviour] | None = None,
+    lanes: tuple[Lane, ...] = (),
+) -> Agreement:
+    """Whether `draft` can draft for `target`; notes are differences that do no harm.
 
-    Vocabularies are equal when every id has the same text in both; rows of the embedding beyond the largest id are
-    padding and may differ. `tables` (target's, draft's) let the message show the ids that differ.
+    Tokenizers are equal when every id has the same text in both and both split the same texts alike; rows of the
+    embedding beyond the largest id are padding and may differ. `behaviours` (target's, draft's) are needed unless the
+    two have the very same tokenizer files.
     """
     if draft.path == target.path:
-        return [Problem("the draft is the target itself, which can only slow it down", "give a smaller model as draft")]
-    problems = position_problems(draft.network, "draft", limits)
-    if same_vocabulary(target, draft):
-        return problems
-    if tables is not None:
-        problems.extend(agree_vocabularies(*tables))
-    else:
-        problems.append(
-            Problem(
-                f"target and draft have different vocabularies ({target.tokenizer.vocabulary_size} and "
-                f"{draft.tokenizer.vocabulary_size} tokens)",
-                _HINT,
-            )
+        problem = Problem(
+            "the draft is the target itself, which can only slow it down", "give a smaller model as draft"
         )
-    return problems
+        return Agreement((problem,))
+    compared = Agreement()
+    if behaviours is not None:
+        first = behaviours[0].vocabulary
+        begins = () if target.tokenizer.bos_id is None else (target.tokenizer.bos_id,)
+        ending = frozenset((*target.end_ids, *begins))
+        compared = compare_tokenizers(*behaviours, probe_texts(first), ending)
+    problems = (*position_problems(draft.network, "draft", limits), *compared.problems)
+    return Agreement(problems, () if problems else (*compared.notes, *agreement_notes(target, draft, lanes)))
 
 
-def same_vocabulary(target: Source, draft: Source) -> bool:
-    """True when every id has the same text in both tokenizers."""
-    return draft.tokenizer.vocabulary_digest == target.tokenizer.vocabulary_digest
+def same_tokenizer(target: Source, draft: Source) -> bool:
+    """True when the files of both tokenizers are the same."""
+    return draft.tokenizer.digest == target.tokenizer.digest
 
 
-def agree_vocabularies(target: Mapping[int, str], draft: Mapping[int, str]) -> list[Problem]:
-    """Compare two tables of id -> text; one problem with the count and the first five ids that differ."""
-    differing = [index for index in sorted(set(target) | set(draft)) if target.get(index) != draft.get(index)]
-    if not differing:
-        return []
-    shown = "; ".join(
-        f"id {index}: target {_text(target, index)}, draft {_text(draft, index)}" for index in differing[:5]
-    )
-    counts = f"{len(target)} and {len(draft)} tokens"
-    return [Problem(f"{len(differing)} token ids of target and draft differ ({counts}): {shown}", _HINT)]
-
-
-def agreement_notes(target: Source, draft: Source) -> tuple[str, ...]:
-    """Differences that do no harm, for people."""
+def agreement_notes(target: Source, draft: Source, lanes: tuple[Lane, ...] = ()) -> tuple[str, ...]:
+    """Differences that do no harm, for people: the target's side is what counts in each."""
     notes = []
     if draft.network.vocab_size != target.network.vocab_size:
         notes.append(
             f"embeddings are padded differently: target {target.network.vocab_size} rows, "
             f"draft {draft.network.vocab_size}; effective vocabulary {target.tokenizer.largest_id + 1}"
         )
+        if Lane.TENSORRT in lanes:
+            # NVIDIA/TensorRT-LLM#2789: the accept step copies logits of one width into a buffer of the other.
+            notes.append("logits of different widths cannot be compared: the tensorrt lane accepts drafts by token ids")
     if draft.tokenizer.adds_bos != target.tokenizer.adds_bos:
         adding = "target" if target.tokenizer.adds_bos else "draft"
         notes.append(f"only the tokenizer of the {adding} adds a first token; the target's ids are used for both")
+    if draft.end_ids != target.end_ids:
+        ends = f"target {_listed(target.end_ids)}, draft {_listed(draft.end_ids)}"
+        notes.append(f"texts end with other ids: {ends}; the target's are used for both")
+    if draft.tokenizer.chat_template != target.tokenizer.chat_template:
+        notes.append("chat templates differ: the target's is used for both")
     return tuple(notes)
 
 
@@ -81,5 +77,5 @@ def position_problems(network: Network, role: str, limits: Limits) -> list[Probl
     ]
 
 
-def _text(table: Mapping[int, str], index: int) -> str:
-    return repr(table[index]) if index in table else "none"
+def _listed(ids: tuple[int, ...]) -> str:
+    return ", ".join(str(index) for index in ids) or "none"

@@ -74,7 +74,7 @@ def draw_recipe(path: Path, cache: Path | None) -> Drawing:
     )
     notes = [f"target: {note}" for note in target.notes]
     for draft in drafts:
-        notes.extend(f"draft: {note}" for note in (*draft.notes, *pair(target, draft, recipe.limits)))
+        notes.extend(f"draft: {note}" for note in (*draft.notes, *pair(target, draft, recipe.limits, recipe.lanes)))
     heads = tuple(
         inspect_speculator(file.resolve(one.path), one.kind, cache, allow_pickle=one.allow_pickle)
         for one in head_speculators(recipe)

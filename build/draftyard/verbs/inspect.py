@@ -9,20 +9,22 @@ from numpy.typing import NDArray
 from draftyard.doors.model_directory import content_digest, read_model_directory
 from draftyard.doors.speculator_directory import read_speculator_directory
 from draftyard.doors.tensors import open_weights, same_bytes
-from draftyard.doors.tokenizer_files import read_vocabulary
+from draftyard.doors.tokenizer_files import encode_texts, read_vocabulary
 from draftyard.doors.weight_files import HeaderReader
 from draftyard.nouns.errors import Problem, raise_problems
-from draftyard.nouns.lane import SpeculatorKind
+from draftyard.nouns.lane import Lane, SpeculatorKind
 from draftyard.nouns.recipe import Limits
 from draftyard.nouns.source import ModelFiles, Source
 from draftyard.nouns.speculator_source import SpeculatorSource
 from draftyard.nouns.tensor import TensorHeader, TensorType
-from draftyard.rules.agree import agree, agreement_notes, same_vocabulary
+from draftyard.nouns.tokenizer_behaviour import TokenizerBehaviour
+from draftyard.rules.agree import agree, same_tokenizer
 from draftyard.rules.agree_heads import embedding_problems, sampled_rows, vocabulary_problems
 from draftyard.rules.casting import cast
 from draftyard.rules.inspection import EMBEDDING_NAME, HEAD_NAME, examine
 from draftyard.rules.speculators.examination import SpeculatorExamination, examine_speculator
 from draftyard.rules.speculators.vocabulary_map import map_problems
+from draftyard.rules.tokenizer_agreement import probe_texts
 
 _BOTH_ENDS = (EMBEDDING_NAME, HEAD_NAME)
 
@@ -91,13 +93,24 @@ def inspect_speculator(
     )
 
 
-def pair(target: Source, draft: Source, limits: Limits) -> tuple[str, ...]:
+def pair(target: Source, draft: Source, limits: Limits, lanes: tuple[Lane, ...] = ()) -> tuple[str, ...]:
     """Check that a draft goes with a target; returns notes. Failure shows the first token ids that differ."""
-    tables = None
-    if not same_vocabulary(target, draft):
-        tables = (read_vocabulary(Path(target.path)), read_vocabulary(Path(draft.path)))
-    raise_problems(agree(target, draft, limits, tables))
-    return agreement_notes(target, draft)
+    agreement = agree(target, draft, limits, _behaviours(target, draft), lanes)
+    raise_problems(agreement.problems)
+    return agreement.notes
+
+
+def _behaviours(target: Source, draft: Source) -> tuple[TokenizerBehaviour, TokenizerBehaviour] | None:
+    """What both tokenizers do; None when they are the same files, or one model."""
+    if same_tokenizer(target, draft) or target.path == draft.path:
+        return None
+    vocabularies = [read_vocabulary(Path(source.path)) for source in (target, draft)]
+    probes = probe_texts(vocabularies[0])
+    first, second = (
+        TokenizerBehaviour(vocabulary, encode_texts(Path(source.path), probes))
+        for vocabulary, source in zip(vocabularies, (target, draft), strict=True)
+    )
+    return first, second
 
 
 def pair_heads(target: Source, source: SpeculatorSource) -> tuple[str, ...]:
