@@ -231,22 +231,46 @@ def test_a_trained_drafter_is_accepted_far_more_than_a_random_one(tmp_path: Path
     assert rates[1] > rates[0] + 0.6
 
 
-def test_sampled_text_is_distributed_as_plain_text(tmp_path: Path, directories: dict[str, Path], plain: Path) -> None:
+@pytest.mark.parametrize("name", ["eagle dynamic", "eagle static", "mtp chain"])
+def test_sampled_text_is_distributed_as_plain_text(
+    tmp_path: Path, directories: dict[str, Path], plain: Path, name: str
+) -> None:
     """Second and third token over many seeds: total variation between the two engines."""
     prompt, sampling = random_prompts(1, lengths=(6, 6))[0], SamplingParameters(temperature=1.5, top_k=3)
     counts = {}
-    for offset, (name, directory) in enumerate((("plain", plain), ("eagle", directories["eagle dynamic"]))):
-        seeds = range(10_000 * offset, 10_000 * offset + 500)
-        events = run(
-            loaded(directory),
-            [ask(str(seed), prompt, 4, sampling=replace(sampling, seed=seed), max_draft_len=6) for seed in seeds],
-        )
-        counts[name] = torch.zeros(96, 96)
+    for offset, directory in enumerate((plain, directories[name])):
+        seeds = range(10_000 * offset, 10_000 * offset + 400)
+        events = run(loaded(directory), [ask(str(s), prompt, 4, sampling=replace(sampling, seed=s)) for s in seeds])
+        counts[offset] = torch.zeros(96, 96)
         for one in events.values():
-            counts[name][tuple(tokens_of(one)[1:3])] += 1 / len(events)
-    assert (counts["plain"].sum(0) > 0).sum() > 5
-    assert (counts["plain"].sum(0) - counts["eagle"].sum(0)).abs().sum() / 2 < 0.13
-    assert (counts["plain"].sum(1) - counts["eagle"].sum(1)).abs().sum() / 2 < 0.13
+            counts[offset][tuple(tokens_of(one)[1:3])] += 1 / len(events)
+    assert (counts[0].sum(0) > 0).sum() > 5
+    for axis in (0, 1):
+        assert (counts[0].sum(axis) - counts[1].sum(axis)).abs().sum() / 2 < 0.15
+
+
+@pytest.mark.parametrize("reduced", [False, True])
+def test_a_chain_drawn_from_the_targets_own_distribution_stands_whole(tmp_path: Path, reduced: bool) -> None:
+    """The module knows the target, so q is p: nothing drawn may be refused, though the likeliest token often would be.
+
+    With a reduced head that holds all tokens in another order, q must be carried to the right tokens.
+    """
+    target = walking_target()
+    target.lm_head.weight.data *= 0.1
+    rows = random.Random(4).sample(range(96), 96) if reduced else None
+    drafter = knowing("mtp", target, rows=rows)
+    engine = loaded(write_drafter_engine(tmp_path / "engine", drafter, CHAIN))
+    sampling = SamplingParameters(temperature=1.3, top_k=20, top_p=0.9, repetition_penalty=1.2)
+    requests = [
+        ask(str(place), prompt, 41, sampling=replace(sampling, seed=place))
+        for place, prompt in enumerate(random_prompts(4))
+    ]
+    together = run(engine, requests)
+    for request in requests:
+        statistics = together[request.request_id][-1].statistics
+        assert statistics.accepted == statistics.drafted == 32
+        assert len(set(tokens_of(together[request.request_id]))) > 15, "no chain of likeliest tokens"
+        assert tokens_of(run(engine, [request])[request.request_id]) == tokens_of(together[request.request_id])
 
 
 def test_a_drafter_without_numbers_ends_its_requests_with_an_error(tmp_path: Path, target: LlamaForCausalLM) -> None:

@@ -14,6 +14,7 @@ from draftyard.engine.tree_growth import (
     chain_plan,
     choose,
     grow,
+    likeliest,
 )
 
 VOCABULARY = 11
@@ -50,7 +51,9 @@ class Oracle:
 
 def grown(plan: TreePlan, seed: int, count: int = 2, levels: int = 99) -> tuple[Candidates, Oracle]:
     oracle = Oracle(seed)
-    return grow(plan, levels, oracle.roots(count), oracle.logits, oracle.feed, lambda rows: rows + 100), oracle
+    return grow(
+        plan, levels, oracle.roots(count), oracle.logits, oracle.feed, lambda rows: rows + 100, likeliest
+    ), oracle
 
 
 def paths(token_ids: Tensor, parents: Tensor, scores: Tensor) -> dict[tuple[int, ...], float]:

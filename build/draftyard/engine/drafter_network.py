@@ -39,6 +39,21 @@ class DraftVocabulary:
         """The target's ids of rows of the head."""
         return rows if self.offsets is None else rows + self.offsets[rows]
 
+    def gather(self, values: Tensor) -> Tensor:
+        """[vocabulary] of the target -> [size], the rows of the head."""
+        return values if self.offsets is None else values[self._every_token_id(values.device)]
+
+    def spread(self, logits: Tensor, vocabulary: int) -> Tensor:
+        """[size] -> [vocabulary] of the target; what the head does not hold is impossible."""
+        if self.offsets is None:
+            return logits
+        whole = torch.full((vocabulary,), float("-inf"), dtype=logits.dtype, device=logits.device)
+        whole[self._every_token_id(logits.device)] = logits
+        return whole
+
+    def _every_token_id(self, device: torch.device) -> Tensor:
+        return self.token_ids(torch.arange(self.size, device=device))
+
 
 class DrafterNetwork:
     """Row i of its cache is position i: the target's feature f_i of token t_i, joined with token t_{i+1}.

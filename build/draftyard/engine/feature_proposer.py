@@ -7,10 +7,11 @@ import torch
 from torch import Tensor
 
 from draftyard.engine.acceptance import Draft, Path
+from draftyard.engine.chain_draws import ChainDraws
 from draftyard.engine.decoder import Window
 from draftyard.engine.drafter_network import DrafterNetwork, causal_window, tree_window
 from draftyard.engine.sequence import Sequence
-from draftyard.engine.tree_growth import Branches, Tree, TreePlan, choose, grow
+from draftyard.engine.tree_growth import Branches, Tree, TreePlan, choose, grow, likeliest
 
 # Features of a long piece of prompt are fed when they come; those of a few tokens wait to share a pass with others.
 FED_AT_ONCE = 64
@@ -46,19 +47,25 @@ class _Drafting:
     nodes: int
     levels: int
 
+    @property
+    def length(self) -> int:
+        """Tokens of a chain."""
+        return min(self.nodes, self.levels)
+
 
 class FeatureProposer:
-    """Certain proposals: the drafter's likeliest tokens, a chain or a tree, for greedy and for sampled requests alike.
+    """Proposes the drafter's likeliest tokens as a chain or a tree; chains of sampled requests are drawn.
 
-    They are chosen without the target's random numbers, so acceptance is exact for sampled requests as well; penalties
-    and bad words of a request are the target's matter and cost acceptance only. Rows of drafted nodes are overwritten
-    by the true features of what stood.
+    Trees are certain proposals for sampled requests too: they are chosen without the target's random numbers, so that
+    acceptance is exact, and several siblings cover what a draw would. Penalties and bad words of such a request are the
+    target's matter and cost acceptance only. Rows of drafted nodes are overwritten by the true features of what stood.
     """
 
     def __init__(self, network: DrafterNetwork, plan: TreePlan, taps: tuple[int, ...]) -> None:
         self.taps = taps
         self._network = network
         self._plan = plan
+        self._chain = all(plan.width(level) == 1 for level in range(plan.depth))
         self._memories: dict[str, _Memory] = {}
 
     def propose(self, sequences: Many[Sequence], most: Many[int]) -> list[Draft]:
@@ -82,8 +89,10 @@ class FeatureProposer:
         known = memory.rows + memory.waiting_rows
         if first_position != known:
             raise ValueError(f"features of position {first_position} came where those of {known} follow")
-        memory.waiting.append(features)
-        if memory.waiting_rows >= FED_AT_ONCE:
+        many = memory.waiting_rows + len(features) >= FED_AT_ONCE
+        # What waits must not keep the features of a whole pass in memory.
+        memory.waiting.append(features if many else features.clone())
+        if many:
             self._feed([(sequence, memory)])
 
     def settle(self, sequence: Sequence, draft: Draft, path: Path) -> None:
@@ -98,16 +107,23 @@ class FeatureProposer:
             return []
         self._feed([(one.sequence, one.memory) for one in drafting if one.memory.waiting])
         roots = torch.stack([one.memory.root for one in drafting])
+        draws = self._draws(drafting) if self._chain else None
         candidates = grow(
             self._plan,
-            max(min(one.levels, one.nodes) for one in drafting),
+            max(one.length for one in drafting),
             roots,
             self._network.logits,
             lambda branches: self._branch(drafting, branches),
             self._network.vocabulary.token_ids,
+            likeliest if draws is None else draws,
         )
         trees = choose(candidates, [one.nodes for one in drafting], [one.levels for one in drafting])
-        return [(one, _draft(tree)) for one, tree in zip(drafting, trees, strict=True)]
+        drawn_from: Many[Many[Tensor]] = [()] * len(drafting) if draws is None else draws.probabilities
+        return [(one, _draft(tree, drawn)) for one, tree, drawn in zip(drafting, trees, drawn_from, strict=True)]
+
+    def _draws(self, drafting: Many[_Drafting]) -> ChainDraws:
+        sequences, lengths = [one.sequence for one in drafting], [one.length for one in drafting]
+        return ChainDraws(sequences, lengths, self._network.vocabulary, self._network.shape.vocabulary)
 
     def _feed(self, pairs: Many[tuple[Sequence, _Memory]]) -> None:
         """One pass over waiting features, each with the token behind it."""
@@ -141,7 +157,7 @@ class FeatureProposer:
         return states.view(*branches.token_ids.shape, -1)
 
 
-def _draft(tree: Tree) -> Draft:
+def _draft(tree: Tree, drawn_from: Many[Tensor]) -> Draft:
     # A chain is masked and checked with less work than a tree of one branch.
     chain = tree.parents == tuple(range(-1, len(tree.parents) - 1))
-    return Draft(tree.token_ids, None, None if chain else tree.parents)
+    return Draft(tree.token_ids, tuple(drawn_from) or None, None if chain else tree.parents)

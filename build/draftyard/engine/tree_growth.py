@@ -8,6 +8,8 @@ import torch
 from torch import Tensor
 
 Choices = Sequence[Sequence[int]]
+# Level, children wanted, logits [B, fed, draft vocabulary] -> rows and logs of their confidence, [B, fed, children].
+Pick = Callable[[int, int, Tensor], tuple[Tensor, Tensor]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,12 +184,13 @@ def grow(
     logits_of: Callable[[Tensor], Tensor],
     feed: Callable[[Branches], Tensor],
     token_ids_of: Callable[[Tensor], Tensor],
+    pick: Pick,
 ) -> Candidates:
     """Candidates from `roots` [B, state], the drafter's states at each sequence's last token.
 
     `logits_of` maps states [n, state] to logits [n, draft vocabulary]; `feed` runs branches through the drafter and
-    gives their states [B, m, state]; `token_ids_of` maps rows of the draft vocabulary to the target's ids. At most
-    `levels` levels are grown. ArithmeticError when the drafter's logits are no finite numbers.
+    gives their states [B, m, state]; `token_ids_of` maps rows of the draft vocabulary to the target's ids; `pick`
+    names the children (`likeliest`). At most `levels` levels are grown.
     """
     states, above = roots.unsqueeze(1), torch.zeros(len(roots), 1, device=roots.device)
     indices = torch.full((len(roots), 1), -1, dtype=torch.long, device=roots.device)
@@ -197,7 +200,9 @@ def grow(
     parents: list[Tensor] = []
     count = 0
     for level in range(min(levels, plan.depth)):
-        offer = _offer(states, above, plan.width(level), logits_of)
+        logits = logits_of(states.flatten(0, 1)).view(*states.shape[:2], -1)
+        rows, logs = pick(level, plan.width(level), logits)
+        offer = Offer(rows, above.unsqueeze(2) + logs)
         taken = plan.take(level, offer)
         fed_parents = taken.nodes // offer.scores.shape[2]
         token_ids.append(token_ids_of(offer.token_ids.flatten(1).gather(1, taken.nodes)))
@@ -215,16 +220,14 @@ def grow(
     return Candidates(torch.cat(token_ids, 1), torch.cat(scores, 1), torch.cat(parents, 1), depths)
 
 
-def _offer(states: Tensor, above: Tensor, width: int, logits_of: Callable[[Tensor], Tensor]) -> Offer:
-    """Children of every fed node with the logs of their joint confidence."""
-    logits = logits_of(states.flatten(0, 1)).view(*states.shape[:2], -1)
+def likeliest(level: int, width: int, logits: Tensor) -> tuple[Tensor, Tensor]:
+    """The top `width` rows of any level; ArithmeticError when logits are no finite numbers."""
     best = logits.topk(min(width, logits.shape[2]), dim=2)
     total = logits.logsumexp(dim=2)
     if not bool(total.isfinite().all()):
         raise ArithmeticError("the drafter's logits are no finite numbers: its weights do not fit their type")
     # Rounding may lift a probability above one; a child must never look likelier than its parent.
-    logs = (best.values - total.unsqueeze(2)).clamp(max=0.0)
-    return Offer(best.indices, above.unsqueeze(2) + logs)
+    return best.indices, (best.values - total.unsqueeze(2)).clamp(max=0.0)
 
 
 def _seen(sees: Tensor, sources: Tensor) -> Tensor:
