@@ -25,14 +25,14 @@ def filled_cache() -> KeyValueCache:
 
 def expected(window: Window, cache: KeyValueCache, queries: torch.Tensor) -> torch.Tensor:
     """softmax(q k / sqrt(d) + mask) v of one window, query by query and head by head, in float64."""
-    keys = cache.keys[0][window.slot, :, :, : window.end].double()
-    values = cache.values[0][window.slot, :, : window.end].double()
+    slot_heads = slice(window.slot * SHAPE.kv_heads, (window.slot + 1) * SHAPE.kv_heads)
+    keys, values = (part[0][slot_heads, : window.end].double() for part in (cache.keys, cache.values))
     rows = []
     for index, query in enumerate(queries.double()):
         seen = torch.zeros(window.end) if window.mask is None else window.mask[index]
         heads = []
         for head, vector in enumerate(query):
-            scores = vector @ keys[head // SHAPE.group] / SHAPE.head_size**0.5 + seen
+            scores = keys[head // SHAPE.group] @ vector / SHAPE.head_size**0.5 + seen
             heads.append(scores.softmax(-1) @ values[head // SHAPE.group])
         rows.append(torch.cat(heads))
     return torch.stack(rows)
@@ -85,13 +85,13 @@ def test_sequences_of_like_length_share_a_group_and_a_long_one_has_its_own() -> 
     windows = [run_window(chain(slot, start, 1)) for slot, start in enumerate(lengths)]
     cache = KeyValueCache(SHAPE, 5, 2048, torch.device("cpu"), torch.float32)
     groups = plan_attention(windows, SHAPE, cache, torch.float32).groups
-    assert [(group.first_slot, group.last_slot) for group in groups] == [(0, 3), (3, 4), (4, 5)]
+    assert [(group.first_head, group.last_head) for group in groups] == [(0, 6), (6, 8), (8, 10)]
     assert all(group.rows is None for group in groups)
 
 
 def test_a_free_slot_between_two_is_bridged_when_that_is_cheaper() -> None:
     windows = [run_window(chain(slot, 30, 1)) for slot in (0, 1, 3)]
     (group,) = plan_attention(windows, SHAPE, filled_cache(), torch.float32).groups
-    assert (group.first_slot, group.last_slot) == (0, 4)
+    assert (group.first_head, group.last_head) == (0, 8)
     assert group.cells is not None
     assert group.cells.tolist() == [0, 1, 3]

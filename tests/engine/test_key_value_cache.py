@@ -38,16 +38,16 @@ def numbered(slots: int = 2) -> KeyValueCache:
 
 def token(cache: KeyValueCache, layer: int, slot: int, position: int) -> torch.Tensor:
     """[2, KV heads, head size]: key and value of one token."""
-    return torch.stack((cache.keys[layer][slot, :, :, position], cache.values[layer][slot, :, position]))
+    heads = slice(slot * SHAPE.kv_heads, (slot + 1) * SHAPE.kv_heads)
+    return torch.stack((cache.keys[layer][heads, position], cache.values[layer][heads, position]))
 
 
 def tokens(cache: KeyValueCache) -> dict[tuple[int, int, int], torch.Tensor]:
     """Every token of a cache by layer, slot and position."""
-    slots = cache.keys[0].shape[0]
     return {
         (layer, slot, position): token(cache, layer, slot, position).clone()
         for layer in range(SHAPE.layers)
-        for slot in range(slots)
+        for slot in range(len(cache.keys[0]) // SHAPE.kv_heads)
         for position in range(POSITIONS)
     }
 
@@ -89,12 +89,11 @@ def test_clearing_empties_the_first_positions_of_one_slot() -> None:
 def test_tokens_are_stored_each_in_its_place() -> None:
     cache = numbered()
     before = tokens(cache)
-    keys, values = torch.randn(3, 2, 2), torch.randn(3, 2, 2)
+    pairs = torch.randn(3, 2, 2, 2)
     places = [(1, 4), (0, 19), (1, 5)]
-    cache.store(1, torch.tensor([slot for slot, _ in places]), torch.tensor([row for _, row in places]), keys, values)
+    cache.store(1, torch.tensor([slot for slot, _ in places]), torch.tensor([row for _, row in places]), pairs)
     for (layer, slot, position), value in tokens(cache).items():
         if layer == 1 and (slot, position) in places:
-            index = places.index((slot, position))
-            assert torch.equal(value, torch.stack((keys[index], values[index])))
+            assert torch.equal(value, pairs[places.index((slot, position))])
         else:
             assert torch.equal(value, before[layer, slot, position])

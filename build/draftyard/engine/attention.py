@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from draftyard.engine.configuration import DecoderShape
-from draftyard.engine.key_value_cache import LINE, KeyValueCache
+from draftyard.engine.key_value_cache import ROUNDED_TO, KeyValueCache
 from draftyard.engine.runs import Window
 
 # Windows of more new tokens than this (chunks of prompts) are attended one by one, without keeping all scores.
@@ -16,6 +16,11 @@ MOST_GROUPED = 64
 # What one more call costs, in cached positions times (PER_POSITION + new tokens) of one sequence: measured on a CPU.
 CALL_COST = 1000
 PER_POSITION = 8
+# Products in float32 of at least so many rows, summed over at most so many positions, give a row the same bits in any
+# company: MKL takes another kernel below, and cuts longer sums where their length says. So a token that is verified
+# sees what it would have seen alone.
+FEWEST_ROWS = 4
+SUMMED_AT_ONCE = 192
 HIDDEN = float("-inf")
 
 
@@ -23,20 +28,26 @@ HIDDEN = float("-inf")
 class Group:
     """Windows of neighbouring slots, padded to one length and one number of new tokens.
 
-    Cell (slot - first_slot) * new + j of the padded grid is new token j of a slot. `rows` and `cells` say which packed
-    row is which cell; None when packed rows `begin` to `end` are the cells. `mask` [slots * KV heads, new * group,
-    length] is additive.
+    Cell (slot - first slot) * new + j of the padded grid is new token j of a slot. `rows` and `cells` say which packed
+    row is which cell; None when packed rows `begin` to `end` are the cells. `mask` [slots * KV heads, rows, length] is
+    additive, with a row for each query of a KV head, new * group of them and at least FEWEST_ROWS. `folded` and `mixed`
+    [slots * KV heads, rows, head size] are room for queries and results, `asked` and `given` [slots, new, KV heads,
+    group, head size] what of them is used, in the order of cells; all layers use the same room.
     """
 
-    first_slot: int
-    last_slot: int
+    grid: tuple[int, int, int, int, int]
+    first_head: int
+    last_head: int
     length: int
-    new: int
     begin: int
     end: int
     rows: Tensor | None
     cells: Tensor | None
     mask: Tensor
+    folded: Tensor
+    asked: Tensor
+    mixed: Tensor
+    given: Tensor
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +92,7 @@ def plan_attention(
         device=device,
     )
     groups = [
-        _group([windows[index] for index in chosen], [begins[index] for index in chosen], shape, cache.room, dtype)
+        _group([windows[index] for index in chosen], [begins[index] for index in chosen], shape, dtype)
         for chosen in _neighbours(order, windows)
     ]
     spans = []
@@ -112,12 +123,10 @@ def _cost(windows: Sequence[Window]) -> int:
     return slots * max(window.end for window in windows) * (PER_POSITION + new)
 
 
-def _group(
-    windows: Sequence[Window], begins: Sequence[int], shape: DecoderShape, room: int, dtype: torch.dtype
-) -> Group:
+def _group(windows: Sequence[Window], begins: Sequence[int], shape: DecoderShape, dtype: torch.dtype) -> Group:
     first, last = windows[0].slot, windows[-1].slot + 1
     new = max(len(window.positions) for window in windows)
-    length = min(-(-max(window.end for window in windows) // LINE) * LINE, room)
+    length = -(-max(window.end for window in windows) // ROUNDED_TO) * ROUNDED_TO
     mask = torch.full((last - first, new, length), HIDDEN, dtype=dtype)
     mask[:, :, 0] = 0.0  # a cell that sees nothing would be no number
     rows: list[int] = []
@@ -127,58 +136,70 @@ def _group(
         mask[place, :count, : window.end] = 0.0 if window.mask is None else window.mask
         rows.extend(range(begin, begin + count))
         cells.extend(range(place * new, place * new + count))
-    folded = mask[:, None, :, None].expand(-1, shape.kv_heads, -1, shape.group, -1)
     dense = rows == list(range(rows[0], rows[0] + (last - first) * new))
     return Group(
-        first_slot=first,
-        last_slot=last,
-        length=length,
-        new=new,
-        begin=rows[0],
-        end=rows[-1] + 1,
-        rows=None if dense else torch.tensor(rows),
-        cells=None if dense else torch.tensor(cells),
-        mask=folded.reshape(-1, new * shape.group, length),
+        (last - first, new, shape.kv_heads, shape.group, shape.head_size),
+        first * shape.kv_heads,
+        last * shape.kv_heads,
+        length,
+        rows[0],
+        rows[-1] + 1,
+        None if dense else torch.tensor(rows),
+        None if dense else torch.tensor(cells),
+        *_rooms(mask, shape),
     )
+
+
+def _rooms(mask: Tensor, shape: DecoderShape) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """`mask` [slots, new, length] for every query, and the other tensors of a group."""
+    slots, new, length = mask.shape
+    rows, heads = new * shape.group, slots * shape.kv_heads
+    padding = max(FEWEST_ROWS - rows, 0)
+    folded = torch.zeros(2, heads, rows + padding, shape.head_size, dtype=mask.dtype)
+    used = folded[:, :, :rows].view(2, slots, shape.kv_heads, new, shape.group, shape.head_size).transpose(2, 3)
+    repeated = mask[:, None, :, None].expand(-1, shape.kv_heads, -1, shape.group, -1).reshape(heads, rows, length)
+    return functional.pad(repeated, (0, 0, 0, padding)), folded[0], used[0], folded[1], used[1]
 
 
 def attend(plan: AttentionPlan, shape: DecoderShape, cache: KeyValueCache, layer: int, queries: Tensor) -> Tensor:
     """[new tokens, heads, head size] -> [new tokens, heads * head size]; keys and values of the pass are stored."""
-    keys, values = cache.keys[layer], cache.values[layer]
     if len(plan.groups) == 1 and not plan.spans and plan.groups[0].rows is None:
-        return _attend_group(plan.groups[0], shape, keys, values, queries)
+        return _attend_group(plan.groups[0], cache, layer, queries)
     mixed = queries.new_empty(queries.shape[0], shape.heads * shape.head_size)
     for group in plan.groups:
         if group.rows is None or group.cells is None:
-            mixed[group.begin : group.end] = _attend_group(group, shape, keys, values, queries[group.begin : group.end])
+            mixed[group.begin : group.end] = _attend_group(group, cache, layer, queries[group.begin : group.end])
         else:
-            padded = queries.new_zeros((group.last_slot - group.first_slot) * group.new, *queries.shape[1:])
+            padded = queries.new_zeros(group.grid[0] * group.grid[1], *queries.shape[1:])
             padded[group.cells] = queries[group.rows]
-            mixed[group.rows] = _attend_group(group, shape, keys, values, padded)[group.cells]
+            mixed[group.rows] = _attend_group(group, cache, layer, padded)[group.cells]
     for span in plan.spans:
-        mixed[span.begin : span.end] = _attend_span(span, shape, keys, values, queries[span.begin : span.end])
+        mixed[span.begin : span.end] = _attend_span(span, shape, cache, layer, queries[span.begin : span.end])
     return mixed
 
 
-def _attend_group(group: Group, shape: DecoderShape, keys: Tensor, values: Tensor, queries: Tensor) -> Tensor:
-    """Cells [slots * new, heads, head size] -> [slots * new, heads * head size], in three calls for all slots."""
-    grid = (group.last_slot - group.first_slot, group.new, shape.kv_heads, shape.group, shape.head_size)
-    folded = queries.reshape(grid).transpose(1, 2).reshape(-1, group.new * shape.group, shape.head_size)
-    seen_keys = keys[group.first_slot : group.last_slot].flatten(0, 1)[:, :, : group.length]
-    seen_values = values[group.first_slot : group.last_slot].flatten(0, 1)[:, : group.length]
-    scores = torch.baddbmm(group.mask, folded, seen_keys, alpha=shape.head_size**-0.5)
-    mixed = torch.bmm(scores.softmax(-1), seen_values)
-    unfolded = mixed.view(grid[0], shape.kv_heads, group.new, shape.group, shape.head_size).transpose(1, 2)
-    return unfolded.reshape(-1, shape.heads * shape.head_size)
+def _attend_group(group: Group, cache: KeyValueCache, layer: int, queries: Tensor) -> Tensor:
+    """Cells [slots * new, heads, head size] -> [slots * new, heads * head size], in a few calls for all slots."""
+    heads = slice(group.first_head, group.last_head)
+    keys, values = cache.keys[layer][heads, : group.length], cache.values[layer][heads]
+    group.asked.copy_(queries.view(group.grid))
+    shares = torch.baddbmm(group.mask, group.folded, keys.transpose(1, 2), alpha=group.grid[-1] ** -0.5).softmax(-1)
+    for begin in range(0, group.length, SUMMED_AT_ONCE):
+        end = min(begin + SUMMED_AT_ONCE, group.length)
+        part, seen = shares[:, :, begin:end], values[:, begin:end]
+        if begin == 0:
+            torch.bmm(part, seen, out=group.mixed)
+        else:
+            group.mixed.baddbmm_(part, seen)
+    return group.given.reshape(queries.shape[0], -1)
 
 
-def _attend_span(span: Span, shape: DecoderShape, keys: Tensor, values: Tensor, queries: Tensor) -> Tensor:
+def _attend_span(span: Span, shape: DecoderShape, cache: KeyValueCache, layer: int, queries: Tensor) -> Tensor:
     """Queries that share a KV head are folded into rows, so its keys are read once."""
     count = queries.shape[0]
-    seen_keys = keys[span.slot, :, :, : span.length].transpose(1, 2).contiguous()
+    heads = slice(span.slot * shape.kv_heads, (span.slot + 1) * shape.kv_heads)
+    keys, values = cache.keys[layer][None, heads, : span.length], cache.values[layer][None, heads, : span.length]
     folded = queries.view(count, shape.kv_heads, shape.group, shape.head_size).permute(1, 2, 0, 3)
     folded = folded.reshape(1, shape.kv_heads, shape.group * count, shape.head_size)
-    out = functional.scaled_dot_product_attention(
-        folded, seen_keys[None], values[None, span.slot, :, : span.length], attn_mask=span.mask
-    )
+    out = functional.scaled_dot_product_attention(folded, keys, values, attn_mask=span.mask)
     return out.view(shape.heads, count, shape.head_size).transpose(0, 1).reshape(count, -1)

@@ -114,11 +114,11 @@ class Decoder:
         shape = self.shape
         heads = weights.qkv(x).view(x.shape[0], shape.heads + 2 * shape.kv_heads, shape.head_size)
         self._turn(heads[:, : shape.heads + shape.kv_heads], weights, shared.rotations)
-        queries, keys, values = torch.split(heads, [shape.heads, shape.kv_heads, shape.kv_heads], dim=1)
+        pairs = heads[:, shape.heads :].view(x.shape[0], 2, shape.kv_heads, shape.head_size)
         if weights.cache_scale is not None:
-            keys, values = through_fp8(keys, weights.cache_scale), through_fp8(values, weights.cache_scale)
-        self.cache.store(layer, shared.plan.slots, shared.plan.positions, keys, values)
-        return weights.dense(attend(shared.plan, shape, self.cache, layer, queries))
+            pairs = through_fp8(pairs, weights.cache_scale)
+        self.cache.store(layer, shared.plan.slots, shared.plan.positions, pairs)
+        return weights.dense(attend(shared.plan, shape, self.cache, layer, heads[:, : shape.heads]))
 
     def _turn(self, heads: Tensor, weights: LayerWeights, rotations: Tensor) -> None:
         """Norms of Qwen3, then the rotation by position, of queries and keys together and in place.

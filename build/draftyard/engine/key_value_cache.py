@@ -8,34 +8,29 @@ from torch import Tensor
 
 from draftyard.engine.configuration import DecoderShape
 
-# Rows of keys begin on a cache line, and their distance is an odd number of lines: at a power of two they would all
-# fall into the same few sets of the processor's caches.
-LINE = 16
+# Groups of sequences look at whole multiples of so many positions, so there is room for that many.
+ROUNDED_TO = 16
 
 
 class KeyValueCache:
-    """Per layer keys [slots, KV heads, head size, positions] and values [slots, KV heads, positions, head size].
+    """Per layer [slots * KV heads, positions, head size] of keys and as many of values, the heads of a slot together.
 
-    Keys lie transposed because the product with a few queries then reads them as it likes them best. Memory is touched
-    only where it is written, so what a slot never holds costs nothing on a CPU.
+    Memory is touched only where it is written, so what a slot never holds costs nothing on a CPU.
     """
 
     def __init__(
         self, shape: DecoderShape, slots: int, positions: int, device: torch.device, dtype: torch.dtype
     ) -> None:
         self.positions = positions
-        self.room = (-(-positions // LINE) | 1) * LINE
-        keys, values = (
-            (slots, shape.kv_heads, shape.head_size, self.room),
-            (slots, shape.kv_heads, self.room, shape.head_size),
-        )
-        self.keys = [torch.zeros(keys, dtype=dtype, device=device) for _ in range(shape.layers)]
-        self.values = [torch.zeros(values, dtype=dtype, device=device) for _ in range(shape.layers)]
+        room = -(-positions // ROUNDED_TO) * ROUNDED_TO
+        size = (2, slots, shape.kv_heads, room, shape.head_size)
+        self._pairs = [torch.zeros(size, dtype=dtype, device=device) for _ in range(shape.layers)]
+        self.keys = [pair[0].flatten(0, 1) for pair in self._pairs]
+        self.values = [pair[1].flatten(0, 1) for pair in self._pairs]
 
-    def store(self, layer: int, slots: Tensor, positions: Tensor, keys: Tensor, values: Tensor) -> None:
-        """Write keys and values [tokens, KV heads, head size] of one layer to a slot and position each."""
-        self.keys[layer][slots, :, :, positions] = keys
-        self.values[layer][slots, :, positions] = values
+    def store(self, layer: int, slots: Tensor, positions: Tensor, pairs: Tensor) -> None:
+        """Write key and value of each token, `pairs` [tokens, 2, KV heads, head size], to its slot and position."""
+        self._pairs[layer][:, slots, :, positions] = pairs
 
     def keep(self, slot: int, start: int, kept: Sequence[int]) -> None:
         """Move the rows of the accepted path of a tree, `start + kept[j]` to `start + j`; `kept` must ascend.
@@ -48,17 +43,15 @@ class KeyValueCache:
         if not moved:
             return
         first = start + moved[0][0]
-        sources = torch.tensor([start + source for _, source in moved], device=self.keys[0].device)
-        for keys, values in zip(self.keys, self.values, strict=True):
+        sources = torch.tensor([start + source for _, source in moved], device=self._pairs[0].device)
+        for pair in self._pairs:
             # Indexing copies the sources out first, so that targets may overlap them.
-            keys[slot, :, :, first : first + len(moved)] = keys[slot].index_select(2, sources)
-            values[slot, :, first : first + len(moved)] = values[slot].index_select(1, sources)
+            pair[:, slot, :, first : first + len(moved)] = pair[:, slot].index_select(2, sources)
 
     def copy(self, source: int, target: int, count: int) -> None:
         """The first `count` positions of a slot to another."""
-        for keys, values in zip(self.keys, self.values, strict=True):
-            keys[target, :, :, :count] = keys[source, :, :, :count]
-            values[target, :, :count] = values[source, :, :count]
+        for pair in self._pairs:
+            pair[:, target, :, :count] = pair[:, source, :, :count]
 
     def clear(self, slot: int, count: int) -> None:
         """Zeros for the first `count` positions of a slot.
@@ -66,6 +59,5 @@ class KeyValueCache:
         A padded group reads behind a sequence's end what an earlier one left there, weighted by zero, and zero times
         what is no finite number is no number: whoever leaves such things behind has to clear them.
         """
-        for keys, values in zip(self.keys, self.values, strict=True):
-            keys[slot, :, :, :count] = 0.0
-            values[slot, :, :count] = 0.0
+        for pair in self._pairs:
+            pair[:, slot, :, :count] = 0.0
