@@ -34,6 +34,7 @@ TOPS = 6
 HARD = 0.3
 DEPTH = 4
 RANKS = 8
+CHECKED = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,7 +183,7 @@ def facts(
     hidden = model.fc.out_features
     whole = lessons.facts()
     prompts = sum(len(one.text.prompt) for one in lessons.learn) / sum(len(one.text.answer) for one in lessons.learn)
-    columns = DRAWN + 2 * schedule.batch * 110
+    columns = DRAWN + 1.5 * schedule.batch * 110
     flops = answers * (aims.steps * (6 * trained + 4 * columns * hidden) + 6 * prompts * prompt_side)
     return {
         "what": "an EAGLE head of SmolLM2-135M-Instruct, trained on the target's own answers and features",
@@ -257,7 +258,7 @@ def main() -> None:
         return batch_loss(model, batch, embedding, vocabulary, aims, spread)
 
     def check() -> Record:
-        return score(all_ranks(model, lessons.held_out[::2], embedding, vocabulary))
+        return score(all_ranks(model, lessons.held_out[::CHECKED], embedding, vocabulary))
 
     model.eval()
     print(json.dumps(check()), f"{time.monotonic() - begun:.0f} s", flush=True)

@@ -19,9 +19,11 @@ from torch.nn import functional
 
 HERE = Path(__file__).parent
 KEPT = HERE / "medusa"
-DRAWN = 1024
+DRAWN = 512
+TOPS = 6
 HARD = 1.0
 RANKS = 16
+CHECKED = 5
 
 
 class Medusa(nn.Module):
@@ -54,14 +56,16 @@ def lesson_of(one: Seen, head: int) -> tuple[Tensor, Tensor, Tensor]:
     first, count = len(one.text.prompt) - 1, len(one.text.answer)
     taught = max(count - 1 - head, 0)
     features = one.features[first : first + taught].float()
-    return features, one.text.top_ids[count - taught :], one.text.top_probabilities[count - taught :]
+    return features, one.text.top_ids[count - taught :, :TOPS], one.text.top_probabilities[count - taught :, :TOPS]
 
 
 def batch_loss(
     model: Medusa, batch: list[Seen], head_rows: Tensor, candidates: Tensor, weights: Sequence[float]
 ) -> tuple[Tensor, int]:
     """Mean over positions, summed over heads with `weights`; and the number of answer tokens."""
-    columns = draw_columns(torch.cat([one.text.top_ids.flatten() for one in batch]), candidates, head_rows, DRAWN)
+    columns = draw_columns(
+        torch.cat([one.text.top_ids[:, :TOPS].flatten() for one in batch]), candidates, head_rows, DRAWN
+    )
     total = torch.zeros(())
     for head, weight in enumerate(weights):
         features, ids, top = (torch.cat(parts) for parts in zip(*(lesson_of(one, head) for one in batch), strict=True))
@@ -108,10 +112,10 @@ def facts(model: Medusa, schedule: Schedule, lessons: Lessons, records: list[Rec
     trained = sum(value.numel() for value in model.parameters())
     hidden, heads = model.blocks[0].in_features, len(model.blocks)
     answers = sum(record["answer_tokens"] for record in records)
-    columns = DRAWN + 2 * schedule.batch * 110
+    columns = DRAWN + 1.5 * schedule.batch * 110
     return {
         "what": f"{heads} Medusa heads of SmolLM2-135M-Instruct, trained on the target's own answers",
-        "settings": asdict(schedule) | {"heads": heads, "drawn_columns": DRAWN, "hard_weight": HARD},
+        "settings": asdict(schedule) | {"heads": heads, "drawn_columns": DRAWN, "tops": TOPS, "hard_weight": HARD},
         "trained_parameters": trained,
         **lessons.facts(),
         "training_minutes": round(sum(record["seconds"] for record in records) / 60, 2),
@@ -150,7 +154,7 @@ def main() -> None:
         return batch_loss(model, batch, head_rows, candidates, weights)
 
     def check() -> Record:
-        return score(all_ranks(model, lessons.held_out[::2], head_rows))
+        return score(all_ranks(model, lessons.held_out[::CHECKED], head_rows))
 
     for records in train_rounds(model, lessons, schedule, loss_of, check, asked.text / f"{asked.out.name}-state.pt"):
         print(json.dumps(records[-1]), f"{time.monotonic() - begun:.0f} s", flush=True)
