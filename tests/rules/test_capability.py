@@ -62,3 +62,57 @@ def test_devices_of_lanes() -> None:
 def test_each_pair_has_one_row() -> None:
     pairs = [(row.lane, row.speculator) for row in CAPABILITIES]
     assert len(set(pairs)) == len(pairs)
+
+
+def asked(speculator: str, lane: str, precision: str) -> Recipe:
+    text = TEXT.replace("{kind: ngram, max_draft_len: 3}", speculator)
+    text = text.replace("  - {kind: draft_target, path: draft, max_draft_len: 2}\n", "")
+    device = "cpu" if lane == "reference" else "h100_sxm"
+    text = text.replace("[reference]", f"[{lane}]").replace("[cpu]", f"[{device}]").replace("[fp32]", f"[{precision}]")
+    return Recipe.model_validate(yaml.safe_load(text))
+
+
+HEADS = {
+    "medusa": "{kind: medusa, path: heads, choices: [[0]]}",
+    "eagle": "{kind: eagle, path: heads, num_eagle_layers: 2, max_draft_len: 4}",
+    "eagle3": "{kind: eagle3, path: heads}",
+    "mtp": "{kind: mtp, path: heads}",
+}
+
+
+@pytest.mark.parametrize("kind", HEADS)
+@pytest.mark.parametrize("family", ["llama", "mistral", "qwen2", "qwen3"])
+@pytest.mark.parametrize("precision", ["fp32", "fp16", "bf16"])
+def test_the_reference_lane_executes_heads_of_dense_families(kind: str, family: str, precision: str) -> None:
+    assert capability_problems(asked(HEADS[kind], "reference", precision), family) == []
+
+
+@pytest.mark.parametrize(
+    ("kind", "lane", "precision", "family", "refused"),
+    [
+        ("eagle", "tensorrt", "fp16", "qwen2", "with speculator eagle does not execute family qwen2"),
+        ("eagle", "tensorrt", "fp8", "llama", "with speculator eagle does not execute precision fp8"),
+        ("eagle", "tensorrt", "fp8", "mixtral", "does not execute precision fp8, family mixtral"),
+        ("eagle3", "tensorrt", "fp16", "llama", "the tensorrt lane does not execute eagle3"),
+        ("mtp", "tensorrt", "fp16", "llama", "the tensorrt lane does not execute mtp"),
+        ("medusa", "llmapi", "fp16", "llama", "the llmapi lane does not execute medusa"),
+        ("eagle", "llmapi", "fp16", "llama", "the llmapi lane does not execute eagle"),
+        ("medusa", "reference", "fp32", "mixtral", "with speculator medusa does not execute family mixtral"),
+        ("medusa", "reference", "fp8", "llama", "with speculator medusa does not execute precision fp8"),
+    ],
+)
+def test_heads_outside_the_matrix_are_refused_with_the_nearest(
+    kind: str, lane: str, precision: str, family: str, refused: str
+) -> None:
+    """Missing rows of a table in the notes became crashes (NVIDIA/TensorRT-LLM#10396, #1798, #1845)."""
+    problems = capability_problems(asked(HEADS[kind], lane, precision), family)
+    (found,) = [problem for problem in problems if refused in problem.message]
+    assert found.hint.startswith("use the nearest that is built: lane ")
+    # Two things wrong at once are farther away than plain decoding.
+    nearest = "none" if ", " in refused else kind
+    assert f"speculator {nearest}, " in found.hint
+
+
+def test_lookahead_is_no_matter_of_the_reference_lane() -> None:
+    (problem,) = capability_problems(asked("{kind: lookahead, ngram_size: 2}", "reference", "fp32"))
+    assert problem.message == "the reference lane does not execute lookahead"
