@@ -99,21 +99,22 @@ def test_padding_rows_are_zeros_even_where_a_rank_has_nothing_else() -> None:
 
 
 @pytest.mark.parametrize(
-    ("heads", "kv_heads", "tp_size", "allowed"),
+    ("heads", "kv_heads", "tp_size", "end"),
     [
-        (28, 4, 8, "1, 2, 4, 28"),
-        (28, 4, 7, "1, 2, 4, 28"),
-        (12, 6, 4, "1, 2, 3, 6, 12"),
-        (14, 2, 4, "1, 2, 14"),
+        (28, 4, 8, "heads; allowed: 1, 2, 4, 28"),
+        (28, 4, 7, "KV heads; allowed: 1, 2, 4, 28"),
+        (28, 4, 14, "KV heads; allowed: 1, 2, 4, 28"),
+        (12, 6, 4, "KV heads; allowed: 1, 2, 3, 6, 12"),
+        (14, 2, 4, "heads; allowed: 1, 2, 14"),
     ],
 )
 def test_a_cut_through_a_head_is_refused_with_the_allowed_sizes(
-    heads: int, kv_heads: int, tp_size: int, allowed: str
+    heads: int, kv_heads: int, tp_size: int, end: str
 ) -> None:
     network = replace(BASE, heads=heads, kv_heads=kv_heads, intermediate_size=28 * 12)
     (problem,) = sharding_problems(network, tp_size, 1)
     assert f"{heads} heads, {kv_heads} KV heads" in problem.message
-    assert problem.message.endswith(f"allowed: {allowed}")
+    assert problem.message.endswith(f"it would cut through {end}")
 
 
 def test_few_kv_heads_are_repeated() -> None:
@@ -124,10 +125,13 @@ def test_few_kv_heads_are_repeated() -> None:
 
 def test_feed_forward_rows_and_layers_must_suffice() -> None:
     messages = [problem.message for problem in sharding_problems(replace(BASE, intermediate_size=15), 2, 4, "draft")]
-    assert "does not fit the draft: 4 heads, 2 KV heads, 15 feed-forward rows; allowed: 1" in messages[0]
+    assert "does not fit the draft: 4 heads, 2 KV heads, 15 feed-forward rows; it would cut through " in messages[0]
+    assert messages[0].endswith("feed-forward rows; allowed: 1")
     assert "pp_size 4 does not fit the draft: it has 3 layers" in messages[1]
     sparse = replace(BASE, experts=MixtureOfExperts(4, 2, 6, True))
     assert allowed_tp_sizes(sparse) == (1, 2)
+    (problem,) = sharding_problems(replace(sparse, heads=8, kv_heads=4), 4, 1)
+    assert "6 feed-forward rows of each expert; it would cut through feed-forward rows" in problem.message
 
 
 def test_every_tensor_lies_on_exactly_one_stage_and_layers_count_anew() -> None:

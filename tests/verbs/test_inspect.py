@@ -134,11 +134,29 @@ def test_an_unknown_architecture_is_named_with_the_supported_ones(tmp_path: Path
     assert "model_type 't5' is not supported; supported: llama, mistral, mixtral, qwen2, qwen3" in refused(directory)
 
 
-@pytest.mark.parametrize("method", ["gptq", "awq"])
-def test_quantised_sources_are_refused_by_name(tmp_path: Path, method: str) -> None:
+@pytest.mark.parametrize(
+    ("block", "method"),
+    [
+        ({"quant_method": "gptq", "bits": 4, "group_size": 128}, "gptq"),
+        ({"quant_method": "awq", "bits": 4}, "awq"),
+        ({"quant_method": "bitsandbytes", "load_in_4bit": True}, "bitsandbytes"),
+        ({"load_in_8bit": True}, "bitsandbytes"),
+        ({"bits": 3}, "an unnamed method"),
+    ],
+)
+def test_quantised_sources_are_refused_by_name(tmp_path: Path, block: dict[str, object], method: str) -> None:
     directory = write_model(tmp_path / "m")
-    change(directory, "config.json", quantization_config={"quant_method": method, "bits": 4})
+    change(directory, "config.json", quantization_config=block)
     assert f"quantised with {method}" in refused(directory)
+
+
+@pytest.mark.parametrize(
+    ("ending", "method"), [("qweight", "GPTQ or AWQ"), ("qzeros", "GPTQ or AWQ"), ("weight.absmax", "bitsandbytes")]
+)
+def test_packed_weights_tell_their_method_where_no_config_does(tmp_path: Path, ending: str, method: str) -> None:
+    weights = random_weights(config_of())
+    weights[f"model.layers.0.self_attn.q_proj.{ending}"] = np.zeros((4, 4), np.uint8)
+    assert f"no plain weight (packed by {method})" in refused(write_model(tmp_path / "m", None, weights))
 
 
 def test_head_dim_must_agree_with_the_rows(tmp_path: Path) -> None:
@@ -275,6 +293,36 @@ def test_tensors_in_a_wrapper_get_a_hint(tmp_path: Path) -> None:
     with pytest.raises(Failure) as caught:
         inspect(directory)
     assert "out of its wrapper" in caught.value.hint
+
+
+def test_fused_experts_are_named(tmp_path: Path) -> None:
+    """NVIDIA/TensorRT-LLM#6613: another layout of experts is told by name, and so are the tensors it leaves out."""
+    config = config_of("mixtral")
+    weights = {name: value for name, value in random_weights(config).items() if ".experts." not in name}
+    weights["model.layers.0.mlp.experts.gate_up_proj"] = np.zeros((3, 96, 32), np.float32)
+    message = refused(write_model(tmp_path / "m", config, weights))
+    assert "MixtralForCausalLM has no place for: model.layers.0.mlp.experts.gate_up_proj" in message
+    assert "needs: model.layers.0.block_sparse_moe.experts.0.w3.weight" in message
+    assert "(27 in all)" in message
+
+
+def test_a_total_that_does_not_add_up_is_noted(tmp_path: Path) -> None:
+    directory, where, weights = sharded(tmp_path)
+    held = sum(value.nbytes for value in weights.values())
+    index = directory / "model.safetensors.index.json"
+    index.write_text(json.dumps({"metadata": {"total_size": held}, "weight_map": where}))
+    assert not any("total_size" in note for note in inspect(directory).notes)
+    index.write_text(json.dumps({"metadata": {"total_size": held + 1}, "weight_map": where}))
+    assert f"{index.name} says total_size {held + 1}, its tensors have {held} bytes" in inspect(directory).notes
+
+
+def test_a_tensor_in_two_shards_is_refused(tmp_path: Path) -> None:
+    directory, where, weights = sharded(tmp_path)
+    name = "model.norm.weight"
+    other = next(file for file in where.values() if file != where[name])
+    part = {key: weights[key] for key, file in where.items() if file == other}
+    save_file({**part, name: weights[name]}, directory / other)
+    assert f"{other} holds {name}, which model.safetensors.index.json does not map to it" in refused(directory)
 
 
 def test_integer_weights_are_no_plain_weights(tmp_path: Path) -> None:

@@ -89,8 +89,8 @@ def section(config: Mapping[str, Json], name: str) -> Mapping[str, Json]:
 
 
 def integer(config: Mapping[str, Json], name: str, default: int | None = None) -> int:
-    """A whole number of a config; Failure when it is absent without a default, or of another kind."""
-    value = config.get(name, default)
+    """A whole number of a config; null equals absence. Failure when absent without a default, or of another kind."""
+    value = default if config.get(name) is None else config[name]
     if isinstance(value, bool) or not isinstance(value, int):
         raise Failure(
             f"engine config.json: {name} must be a whole number, not {value!r}", REBUILD, ExitCode.ENVIRONMENT
@@ -99,8 +99,8 @@ def integer(config: Mapping[str, Json], name: str, default: int | None = None) -
 
 
 def real(config: Mapping[str, Json], name: str, default: float | None = None) -> float:
-    """A number of a config; Failure when it is absent without a default, or of another kind."""
-    value = config.get(name, default)
+    """A number of a config; null equals absence. Failure when absent without a default, or of another kind."""
+    value = default if config.get(name) is None else config[name]
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise Failure(f"engine config.json: {name} must be a number, not {value!r}", REBUILD, ExitCode.ENVIRONMENT)
     return float(value)

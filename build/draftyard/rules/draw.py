@@ -19,6 +19,7 @@ from draftyard.nouns.toolchain import Toolchain
 from draftyard.rules.agree import position_problems
 from draftyard.rules.capability import capability_problems, gpus_of
 from draftyard.rules.draw_heads import draw_heads, has_heads, heads_problems, medusa_heads
+from draftyard.rules.lane_limits import lane_problems
 from draftyard.rules.quantisation import form_problems, fp8_form
 from draftyard.rules.shards import sharding_problems
 from draftyard.rules.triton_repository import repository_parameters
@@ -95,9 +96,11 @@ def recipe_problems(
     problems = capability_problems(recipe, target.family, tuple(draft.family for draft in drafts))
     problems.extend(sharding_problems(target, recipe.target.tp_size, recipe.target.pp_size, "target"))
     problems.extend(position_problems(target, "target", recipe.limits))
+    problems.extend(lane_problems(target, "target", recipe.lanes, recipe.limits))
     for speculator, draft in zip(draft_speculators(recipe), drafts, strict=True):
         problems.extend(sharding_problems(draft, speculator.tp_size, 1, "draft"))
         problems.extend(position_problems(draft, "draft", recipe.limits))
+        problems.extend(lane_problems(draft, "draft", recipe.lanes, recipe.limits))
     problems.extend(heads_problems(recipe, target, heads))
     if Precision.FP8 in recipe.precisions:
         problems.extend(_calibration_problems(recipe))

@@ -17,6 +17,8 @@ EMBEDDING_NAME = "model.embed_tokens.weight"
 _WEIGHT_TYPES = {TensorType.F32, TensorType.F16, TensorType.BF16}
 _TYPE_WORDS = {"float32": TensorType.F32, "float16": TensorType.F16, "bfloat16": TensorType.BF16}
 # The rotary frequencies some trainers saved; they follow from the config.
+# GPTQ and AWQ name alike; bitsandbytes keeps its scales beside each weight.
+_PACKED = {"GPTQ or AWQ": (".qweight", ".qzeros"), "bitsandbytes": (".absmax", ".quant_map", ".SCB")}
 _IGNORED_ENDINGS = (".rotary_emb.inv_freq",)
 
 
@@ -58,7 +60,7 @@ def ignored(name: str) -> bool:
 def _network(config: Mapping[str, Json], problems: list[Problem], notes: list[str]) -> Network | None:
     quantisation = config.get("quantization_config")
     if isinstance(quantisation, Mapping):
-        method = quantisation.get("quant_method", "an unnamed method")
+        method = quantisation.get("quant_method") or _method_of_keys(quantisation)
         problems.append(
             Problem(f"the weights are quantised with {method}, which is not supported", "give the unquantised model")
         )
@@ -72,6 +74,21 @@ def _network(config: Mapping[str, Json], problems: list[Problem], notes: list[st
     return resolution.network
 
 
+def _method_of_keys(quantisation: Mapping[str, Json]) -> str:
+    """Older configs say how, but not by which method."""
+    if any(key in quantisation for key in ("load_in_4bit", "load_in_8bit")):
+        return "bitsandbytes"
+    return "an unnamed method"
+
+
+def _packed_by(names: list[str]) -> str | None:
+    """The method whose tensors these are, where a config does not tell."""
+    for method, endings in _PACKED.items():
+        if any(name.endswith(endings) for name in names):
+            return method
+    return None
+
+
 def _weight_type(files: ModelFiles, problems: list[Problem], notes: list[str]) -> TensorType:
     """The element type that most bytes have."""
     bytes_by_type: Counter[TensorType] = Counter()
@@ -82,8 +99,12 @@ def _weight_type(files: ModelFiles, problems: list[Problem], notes: list[str]) -
         elif not ignored(tensor.name):
             others.append(f"{tensor.name} ({tensor.type})")
     if others:
+        method = _packed_by([tensor.name for tensor in files.tensors])
+        packed = f" (packed by {method})" if method else ""
         problems.append(
-            Problem(f"tensors of a type that is no plain weight: {name_list(others)}", "give the unquantised model")
+            Problem(
+                f"tensors of a type that is no plain weight{packed}: {name_list(others)}", "give the unquantised model"
+            )
         )
     if not bytes_by_type:
         return TensorType.F32

@@ -65,7 +65,8 @@ def sharding_problems(network: Network, tp_size: int, pp_size: int, role: str = 
         problems.append(
             Problem(
                 f"tp_size {tp_size} does not fit the {role}: {network.heads} heads, {network.kv_heads} KV heads, "
-                f"{_feed_forward_rows(network)} feed-forward rows; allowed: {allowed}",
+                f"{_feed_forward_rows(network)} feed-forward rows{' of each expert' if network.experts else ''}; it "
+                f"would cut through {' and '.join(_cut_through(network, tp_size))}; allowed: {allowed}",
                 f"set tp_size of the {role} to one of {allowed}",
             )
         )
@@ -183,8 +184,17 @@ def checkpoint_name(rule: Rule, network: Network, pp_size: int, pp_rank: int) ->
 
 
 def _tp_fits(network: Network, tp_size: int) -> bool:
-    kv_fits = network.kv_heads % tp_size == 0 or tp_size % network.kv_heads == 0
-    return network.heads % tp_size == 0 and kv_fits and _feed_forward_rows(network) % tp_size == 0
+    return not _cut_through(network, tp_size)
+
+
+def _cut_through(network: Network, tp_size: int) -> list[str]:
+    """What ranks would share unevenly."""
+    uneven = {
+        "heads": bool(network.heads % tp_size),
+        "KV heads": bool(network.kv_heads % tp_size and tp_size % network.kv_heads),
+        "feed-forward rows": bool(_feed_forward_rows(network) % tp_size),
+    }
+    return [what for what, bad in uneven.items() if bad]
 
 
 def _feed_forward_rows(network: Network) -> int:

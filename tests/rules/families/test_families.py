@@ -100,6 +100,23 @@ def test_su_is_longrope() -> None:
             "short_factor has 3 entries, expected 4 (head size 8 / 2)",
         ),
         ({"partial_rotary_factor": 0.75}, "partial_rotary_factor is 0.75"),
+        ({"rope_scaling": {"type": "longrope", "short_factor": [1.0] * 4}}, "of kind longrope lacks long_factor"),
+        (
+            {
+                "rope_scaling": {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64},
+                "original_max_position_embeddings": 32,
+            },
+            "original_max_position_embeddings is 32 at the top and 64 in rope_scaling",
+        ),
+        ({"rope_scaling": {"type": "linear", "factor": 0}}, "rope_scaling.factor is 0, not a number above 0"),
+        ({"rope_scaling": {"type": "yarn", "factor": True}}, "rope_scaling.factor is True, not a number above 0"),
+        (
+            {"rope_scaling": {**LLAMA3, "rope_type": "llama3", "low_freq_factor": 4.0}},
+            "low_freq_factor 4.0 is not below high_freq_factor 4.0",
+        ),
+        ({"layer_types": ["full_attention", "sliding_attention"]}, "layer_types has sliding_attention"),
+        ({"head_dim": 25}, "the head size is 25 (hidden_size 32, num_attention_heads 4)"),
+        ({"hidden_size": 100, "num_attention_heads": 4}, "the head size is 25 (hidden_size 100"),
         ({"hidden_act": "gelu"}, "another activation than silu"),
         ({"hidden_size": None}, "config.json has no hidden_size"),
         ({"vocab_size": "50"}, "vocab_size is '50', not a whole number"),
@@ -122,6 +139,44 @@ def test_contradictions_are_named(changes: Mapping[str, object], message: str) -
 def test_several_problems_come_together() -> None:
     message = problems_of(config_of(hidden_size=None, vocab_size=0, rope_theta=None))
     assert all(part in message for part in ("no hidden_size", "vocab_size is 0", "no rope_theta"))
+
+
+def test_the_length_before_scaling_may_stand_beside_the_block() -> None:
+    lists = {"short_factor": [1.0] * 4, "long_factor": [4.0] * 4}
+    beside = config_of(rope_scaling={"type": "su", **lists}, original_max_position_embeddings=64)
+    network = network_of(beside)
+    assert network.rotary_scaling is not None
+    assert dict(network.rotary_scaling.values)["original_max_position_embeddings"] == 64
+    written = checkpoint_config(network, Precision.FP16, 1, 1)
+    assert written["position_embedding_type"] == "long_rope"
+    assert written["rotary_scaling"] == {
+        "type": "longrope",
+        "rope_type": "longrope",
+        "original_max_position_embeddings": 64,
+        "short_factor": [1.0] * 4,
+        "long_factor": [4.0] * 4,
+    }
+
+
+@pytest.mark.parametrize(
+    ("version", "known"), [("4.30.0.dev0", True), ("4.31.0", True), ("4.33.0", False), ("5", False)]
+)
+def test_only_the_first_llamas_may_be_silent_about_the_base(version: str, known: bool) -> None:
+    """meta-llama/Llama-2-7b-hf: saved when transformers' Llama had one base and no key for it."""
+    config = {key: value for key, value in config_of(transformers_version=version).items() if key != "rope_theta"}
+    if known:
+        assert network_of(config).rotary_base == 10000.0
+        assert "10000, the only one then" in FAMILIES["llama"].resolve(config).notes[0]
+    else:
+        assert "no rope_theta" in problems_of(config)
+    assert "no rope_theta" in problems_of({**config, "model_type": "mistral", "architectures": ["MistralForCausalLM"]})
+
+
+@pytest.mark.parametrize("model_type", ["t5", "phi3", "gemma2", "qwen2_moe", "qwen3_moe", "deepseek_v3", "gpt2"])
+def test_a_type_without_a_page_is_refused_with_the_list(model_type: str) -> None:
+    """NVIDIA/TensorRT-LLM#575, #1925, #4728: a clean word instead of a shape error deep inside."""
+    message = problems_of({**config_of(), "model_type": model_type})
+    assert f"model_type {model_type!r} is not supported; supported: llama, mistral, mixtral, qwen2, qwen3" in message
 
 
 @pytest.mark.parametrize("absent", [{"num_key_value_heads": None}, {"head_dim": None}])

@@ -37,6 +37,7 @@ def resolve_decoder(keys: ConfigKeys, traits: Traits) -> Resolution:
     head_size = _head_size(keys, hidden_size, heads, traits.derives_head_size)
     kv_heads = _kv_heads(keys, heads)
     keys.only("hidden_act", ("silu", "swish"), "another activation than silu")
+    _check_layer_types(keys)
     keys.only("pretraining_tp", (0, 1), "a split projection")
     rotary_base, rotary_scaling = resolve_rotary(keys, head_size)
     network = Network(
@@ -145,7 +146,28 @@ def _attention_rules(network: Network, layer: int) -> tuple[Rule, ...]:
     )
 
 
+def _check_layer_types(keys: ConfigKeys) -> None:
+    """transformers 5 writes what each layer attends to; layers that differ have no place in these pages."""
+    kinds = keys.config.get("layer_types")
+    others = sorted({str(kind) for kind in kinds} - {"full_attention"}) if isinstance(kinds, list) else []
+    if others:
+        keys.fail(
+            f"config.json: layer_types has {', '.join(others)}; full_attention is supported", "choose another model"
+        )
+
+
 def _head_size(keys: ConfigKeys, hidden_size: int, heads: int, derives: bool) -> int:
+    size = _plain_head_size(keys, hidden_size, heads, derives)
+    if size % 2 and size > 1:
+        keys.fail(
+            f"config.json: the head size is {size} (hidden_size {hidden_size}, num_attention_heads {heads}); rotary "
+            "positions turn pairs, so it must be even",
+            "correct head_dim, hidden_size or num_attention_heads",
+        )
+    return size
+
+
+def _plain_head_size(keys: ConfigKeys, hidden_size: int, heads: int, derives: bool) -> int:
     if keys.config.get("head_dim") is not None:
         return keys.count("head_dim")
     if not derives:

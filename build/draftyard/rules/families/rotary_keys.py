@@ -1,5 +1,6 @@
 """Resolves the rotary embedding of a config: both places, both spellings, every number, no default for the base."""
 
+import re
 from collections.abc import Mapping, Sequence
 
 from draftyard.nouns.digest import Json
@@ -16,6 +17,13 @@ KINDS: dict[str, tuple[str, ...]] = {
     "yarn": ("factor",),
 }
 _ALIASES = {"su": "longrope", "default": "none", "none": "none"}
+_ORIGINAL = "original_max_position_embeddings"
+_WITH_ORIGINAL = ("llama3", "longrope", "yarn")
+_ABOVE_ZERO = {
+    *("factor", "low_freq_factor", "high_freq_factor", "beta_fast", "beta_slow", "attention_factor"),
+    *("mscale", "mscale_all_dim", _ORIGINAL),
+}
+_FIRST_BASE = 10000.0
 _NOT_VALUES = {"type", "rope_type", "rope_theta", "partial_rotary_factor"}
 
 
@@ -65,6 +73,9 @@ def _base(keys: ConfigKeys, blocks: Mapping[str, Mapping[str, Json]]) -> float:
             keys.fail(f"config.json: {label} is {value!r}, not a number above 0", "correct rope_theta")
             continue
         found[label] = float(value)
+    if not found and _before_bases(keys.config):
+        keys.notes.append(f"no rope_theta, as transformers wrote Llama before 4.33: {_FIRST_BASE:g}, the only one then")
+        return _FIRST_BASE
     if not found and not any(problem.hint == "correct rope_theta" for problem in keys.problems):
         keys.fail(
             "config.json has no rope_theta, neither at the top nor in rope_parameters",
@@ -76,6 +87,13 @@ def _base(keys: ConfigKeys, blocks: Mapping[str, Mapping[str, Json]]) -> float:
     return next(iter(found.values()), 1.0)
 
 
+def _before_bases(config: Mapping[str, Json]) -> bool:
+    """Llama as transformers before 4.33 saved it (Llama 2, Vicuna): its code knew one base and wrote none."""
+    version = re.match(r"(\d+)\.(\d+)", str(config.get("transformers_version")))
+    known = version is not None and (int(version[1]), int(version[2])) < (4, 33)
+    return known and config.get("model_type") == "llama"
+
+
 def _scaling(keys: ConfigKeys, name: str, block: Mapping[str, Json]) -> RotaryScaling | None:
     spelled = {block[key] for key in ("rope_type", "type") if isinstance(block.get(key), str)}
     kinds = {_ALIASES.get(str(word), str(word)) for word in spelled}
@@ -84,6 +102,8 @@ def _scaling(keys: ConfigKeys, name: str, block: Mapping[str, Json]) -> RotarySc
         return None
     kind = kinds.pop() if kinds else "none"
     values = {key: value for key, value in block.items() if key not in _NOT_VALUES and value is not None}
+    if kind in _WITH_ORIGINAL:
+        _add_original(keys, name, values)
     if kind == "none":
         if "factor" in values:
             keys.fail(f"config.json: {name} has a factor but no rope_type", "add the rope_type to it")
@@ -97,7 +117,33 @@ def _scaling(keys: ConfigKeys, name: str, block: Mapping[str, Json]) -> RotarySc
     missing = [key for key in KINDS[kind] if key not in values]
     if missing:
         keys.fail(f"config.json: {name} of kind {kind} lacks {', '.join(missing)}", f"add them to {name}")
-    return RotaryScaling(kind, tuple((key, _value(keys, name, key, values[key])) for key in sorted(values)))
+    resolved = {key: _value(keys, name, key, values[key]) for key in sorted(values)}
+    _check_numbers(keys, name, resolved)
+    return RotaryScaling(kind, tuple(resolved.items()))
+
+
+def _add_original(keys: ConfigKeys, name: str, values: dict[str, Json]) -> None:
+    """Some configs keep the length that was trained before the scaling beside the block, not in it."""
+    outer = keys.config.get(_ORIGINAL)
+    if outer is None:
+        return
+    if values.setdefault(_ORIGINAL, outer) != outer:
+        keys.fail(
+            f"config.json: {_ORIGINAL} is {outer!r} at the top and {values[_ORIGINAL]!r} in {name}",
+            "keep the right one",
+        )
+
+
+def _check_numbers(keys: ConfigKeys, name: str, values: Mapping[str, float | int | bool | tuple[float, ...]]) -> None:
+    """Factors and lengths divide or are divided by, so they are above 0."""
+    for key, value in values.items():
+        if key in _ABOVE_ZERO and not isinstance(value, tuple) and (isinstance(value, bool) or value <= 0):
+            keys.fail(f"config.json: {name}.{key} is {value!r}, not a number above 0", f"correct {key}")
+    low, high = values.get("low_freq_factor"), values.get("high_freq_factor")
+    if isinstance(low, int | float) and isinstance(high, int | float) and low >= high:
+        keys.fail(
+            f"config.json: {name}.low_freq_factor {low} is not below high_freq_factor {high}", "correct the two factors"
+        )
 
 
 def _value(keys: ConfigKeys, name: str, key: str, value: Json) -> float | int | bool | tuple[float, ...]:
