@@ -63,11 +63,11 @@ class MeteredCache(KeyValueCache):
         super().__init__(shape, slots, positions, device, torch.float32)
         self.key_meter, self.value_meter = Meter(), Meter()
 
-    def store(self, layer: int, slots: Tensor, positions: Tensor, keys: Tensor, values: Tensor) -> None:
-        """Write keys (after rotation) and values of one layer."""
-        self.key_meter.see(keys)
-        self.value_meter.see(values)
-        super().store(layer, slots, positions, keys, values)
+    def store(self, layer: int, slots: Tensor, positions: Tensor, pairs: Tensor) -> None:
+        """Write key (after rotation) and value of each token of one layer."""
+        self.key_meter.see(pairs[:, 0])
+        self.value_meter.see(pairs[:, 1])
+        super().store(layer, slots, positions, pairs)
 
 
 def measure_ranges(
