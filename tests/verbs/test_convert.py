@@ -1,6 +1,7 @@
 """Shards merged back are the source, whatever the cut; what would be wrong is refused and leaves nothing."""
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +10,7 @@ from safetensors.numpy import load_file
 from tests.fakes.tiny_model import config_of, random_weights, split_model, write_model
 
 from draftyard.nouns.blueprint import Step, StepKind
+from draftyard.nouns.digest import Json
 from draftyard.nouns.errors import ExitCode, Failure
 from draftyard.nouns.network import Precision
 from draftyard.nouns.tensor import TensorType
@@ -136,6 +138,50 @@ def test_a_tied_head_is_written_only_where_it_must_be(
     checkpoint = converted(directory, tmp_path / "c", Precision.FP16, tp_size, pp_size)
     last = load_file(checkpoint / f"rank{tp_size * pp_size - 1}.safetensors")
     assert ("lm_head.weight" in last) is written
+
+
+@pytest.mark.parametrize("precision", [Precision.FP32, Precision.FP16, Precision.BF16])
+@pytest.mark.parametrize("model_type", ["llama", "qwen2"])
+def test_the_head_is_found_in_every_precision(tmp_path: Path, model_type: str, precision: Precision) -> None:
+    """NVIDIA/TensorRT-LLM#2677: one small tied model, and another message on each route."""
+    weights = random_weights(config_of(model_type, tie_word_embeddings=True))
+    directory = write_model(tmp_path / "tied", config_of(model_type, tie_word_embeddings=True), weights)
+    untied = config_of(model_type, tie_word_embeddings=False)
+    other = write_model(
+        tmp_path / "untied", untied, {**weights, "lm_head.weight": weights["model.embed_tokens.weight"]}
+    )
+    first = converted(directory, tmp_path / "c1", precision, 2)
+    second = converted(other, tmp_path / "c2", precision, 2)
+    for rank in range(2):
+        assert (first / f"rank{rank}.safetensors").read_bytes() == (second / f"rank{rank}.safetensors").read_bytes()
+
+
+@pytest.mark.parametrize("change", ["lacking", "surplus"])
+def test_what_is_promised_and_what_is_made_are_compared_before_writing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: str
+) -> None:
+    """NVIDIA/TensorRT-LLM#1677: scales that the config asks for, and that no route makes."""
+    directory = write_model(tmp_path / "m")
+    step = step_for(directory, Precision.FP16)
+    promised = convert.promised_tensors
+    names = [f"transformer.layers.{layer}.mlp.fc.per_channel_scale" for layer in range(12)]
+
+    def changed(config: Mapping[str, Json], rank: int) -> dict[str, tuple[TensorType, tuple[int, ...]]]:
+        found = dict(promised(config, rank))
+        if change == "surplus":
+            del found["transformer.ln_f.weight"]
+            return found
+        return {**found, **dict.fromkeys(names, (TensorType.F32, (1,)))}
+
+    monkeypatch.setattr(convert, "promised_tensors", changed)
+    with pytest.raises(Failure) as caught:
+        make_checkpoint(step, workplace_for(directory, tmp_path / "c"))
+    if change == "surplus":
+        assert caught.value.message == "rank 0: not produced: none; not expected: transformer.ln_f.weight"
+    else:
+        assert f"not produced: {sorted(names)[0]}" in caught.value.message
+        assert "and 2 more (12 in all)" in caught.value.message
+    assert list((tmp_path / "c").iterdir()) == []
 
 
 def test_shards_and_one_file_give_the_same_bytes(tmp_path: Path) -> None:

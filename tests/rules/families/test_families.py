@@ -10,6 +10,7 @@ from draftyard.nouns.errors import Problem
 from draftyard.nouns.network import Network, Precision, RotaryScaling
 from draftyard.rules.families.family import Family, source_tensors
 from draftyard.rules.families.known_families import FAMILIES, family_of
+from draftyard.rules.quantisation import Fp8Form
 from draftyard.rules.trtllm import checkpoint_config
 
 LLAMA3 = {
@@ -204,9 +205,25 @@ def test_family_traits() -> None:
     assert network_of(config_of("mistral", sliding_window=64)).sliding_window == 64
 
 
-@pytest.mark.parametrize("kind", ["linear", "dynamic", "yarn"])
+@pytest.mark.parametrize("model_type", sorted(FAMILIES))
+@pytest.mark.parametrize("scaling", [None, {"type": "linear", "factor": 8.0}, {**LLAMA3, "rope_type": "llama3"}])
+def test_every_precision_has_the_same_architecture(model_type: str, scaling: Mapping[str, Json] | None) -> None:
+    """NVIDIA/TensorRT-LLM#1676: two routes, two lists of fields, and the quantised one lost the rotary scaling."""
+    network = network_of(config_of(model_type, rope_scaling=scaling))
+    forms = {precision: None for precision in Precision if precision is not Precision.FP8}
+    configs = [checkpoint_config(network, precision, 2, 1) for precision in forms]
+    for rest in (Precision.FP16, Precision.BF16):
+        configs.append(checkpoint_config(network, Precision.FP8, 2, 1, Fp8Form(rest, True, ("*lm_head",))))
+    fields = [{key: value for key, value in one.items() if key not in ("dtype", "quantization")} for one in configs]
+    assert all(one == fields[0] for one in fields)
+    assert (fields[0]["rotary_scaling"] is None) is (scaling is None)
+
+
+@pytest.mark.parametrize("kind", ["linear", "dynamic", "yarn", "llama3"])
 def test_the_checkpoint_config_carries_every_number(kind: str) -> None:
     numbers = {"factor": 4.0, "beta_fast": 32, "beta_slow": 1, "attention_factor": 0.7}
+    if kind == "llama3":
+        numbers = {**LLAMA3}
     network = network_of(config_of(rope_scaling={"type": kind, **numbers}))
     configs: list[Mapping[str, Json]] = [checkpoint_config(network, Precision(name), 1, 1) for name in ("fp16", "bf16")]
     assert configs[0]["rotary_scaling"] == {"type": kind, "rope_type": kind, **numbers}

@@ -101,7 +101,9 @@ def _scaling(keys: ConfigKeys, name: str, block: Mapping[str, Json]) -> RotarySc
         keys.fail(f"config.json: {name} says both {' and '.join(sorted(kinds))}", "keep the right rope_type")
         return None
     kind = kinds.pop() if kinds else "none"
-    values = {key: value for key, value in block.items() if key not in _NOT_VALUES and value is not None}
+    values: dict[str, Json] = {
+        key: value for key, value in block.items() if key not in _NOT_VALUES and value is not None
+    }
     if kind in _WITH_ORIGINAL:
         _add_original(keys, name, values)
     if kind == "none":
