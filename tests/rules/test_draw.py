@@ -9,16 +9,21 @@ from tests.fakes.tiny_recipe import TEXT
 
 from draftyard.nouns.blueprint import Blueprint, StepKind
 from draftyard.nouns.errors import Failure
+from draftyard.nouns.lane import SpeculatorKind
 from draftyard.nouns.recipe import Recipe
 from draftyard.nouns.source import Source
+from draftyard.nouns.speculator_source import SpeculatorNetwork, SpeculatorSource
+from draftyard.nouns.tensor import TensorType
 from draftyard.nouns.toolchain import Toolchain
-from draftyard.rules.draw import draw, kv_cache_tokens
+from draftyard.rules.draw import draw, kv_cache_tokens, ways
 from draftyard.rules.explain import StepState, explain, variant_memory
 from draftyard.verbs.inspect import inspect
 
 TOOLCHAIN = Toolchain(
     tensorrt_llm="1.2.1", tensorrt="10", cuda="13", driver_floor="580", triton_image="image", store_format=1
 )
+
+HEADS = SpeculatorSource("e", "0" * 64, SpeculatorNetwork(SpeculatorKind.EAGLE, 8, 9, 9), TensorType.F16, (), {})
 
 
 @pytest.fixture(scope="module")
@@ -117,7 +122,17 @@ def test_two_of_a_kind_are_numbered(models: tuple[Source, Source]) -> None:
     more = ("  - {kind: ngram, max_draft_len: 3}\n", "  - {kind: ngram, max_draft_len: 3}\n" * 2)
     more = (more[0], more[1].replace("3}", "2}", 1))
     names = [variant.name for variant in drawn(models, more).variants]
-    assert names[1:3] == ["ngram-fp32-cpu-tp1", "ngram2-fp32-cpu-tp1"]
+    assert names[1:3] == ["ngram-fp32-cpu-tp1", "ngram_2-fp32-cpu-tp1"]
+
+
+def test_the_third_eagle_is_no_eagle3() -> None:
+    eagle, other = "{kind: eagle, path: e, max_draft_len: 4}", "{kind: eagle3, path: e}"
+    text = TEXT.replace(
+        "  - {kind: ngram, max_draft_len: 3}\n", "".join(f"  - {one}\n" for one in [eagle] * 3 + [other])
+    )
+    text = text.replace("  - {kind: draft_target, path: draft, max_draft_len: 2}\n", "")
+    named = ways(Recipe.model_validate(yaml.safe_load(text)), (), (HEADS,) * 4)
+    assert [way.name for way in named] == ["none", "eagle", "eagle_2", "eagle_3", "eagle3"]
 
 
 def test_what_does_not_fit_is_told_together(models: tuple[Source, Source]) -> None:

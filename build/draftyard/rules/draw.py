@@ -122,7 +122,8 @@ def ways(recipe: Recipe, drafts: tuple[Source, ...], heads: tuple[SpeculatorSour
     for speculator in recipe.speculators:
         kind = speculator.kind.value
         seen[kind] += 1
-        name = kind if seen[kind] == 1 else f"{kind}{seen[kind]}"
+        # Set apart, for eagle3 is a kind of its own and not the third eagle.
+        name = kind if seen[kind] == 1 else f"{kind}_{seen[kind]}"
         draft = next(models) if isinstance(speculator, DraftTargetSpeculator) else None
         found.append(Way(name, speculator, draft, next(weights) if has_heads(speculator) else None))
     return tuple(found)
