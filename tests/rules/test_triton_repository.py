@@ -1,6 +1,7 @@
 """A plan becomes five configurations: whole against golden files, and sound whatever the numbers are."""
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,12 +11,26 @@ from tests.fakes.triton_repository import SPECULATORS, plan_of
 
 from draftyard.doors.model_config import config_text, parse_config
 from draftyard.nouns.errors import Failure
-from draftyard.nouns.lane import Lane
-from draftyard.nouns.recipe import Limits, Serving
-from draftyard.nouns.repository import LogitsType, ModelName, RepositoryPlan
+from draftyard.nouns.lane import Lane, SpeculatorKind
+from draftyard.nouns.recipe import (
+    DraftTargetSpeculator,
+    EagleSpeculator,
+    Limits,
+    LookaheadSpeculator,
+    MedusaSpeculator,
+    Serving,
+)
+from draftyard.nouns.repository import LogitsType, ModelName, Repository, RepositoryPlan
 from draftyard.rules.triton_checks import repository_problems
 from draftyard.rules.triton_repository import draw_repository, repository_parameters
 
+TENSORRT_SPECULATORS = {
+    "none": None,
+    "draft_target": DraftTargetSpeculator(kind=SpeculatorKind.DRAFT_TARGET, path="draft", max_draft_len=5),
+    "medusa": MedusaSpeculator(kind=SpeculatorKind.MEDUSA, path="heads"),
+    "eagle": EagleSpeculator(kind=SpeculatorKind.EAGLE, path="eagle"),
+    "lookahead": LookaheadSpeculator(kind=SpeculatorKind.LOOKAHEAD),
+}
 GOLDEN = Path(__file__).resolve().parents[1] / "golden" / "repository"
 
 
@@ -34,19 +49,75 @@ def parameters(name: str, **changes: object) -> dict[str, object]:
     return dict(repository_parameters(**{**given_values, **changes}))
 
 
-@pytest.mark.parametrize("name", SPECULATORS)
+REPOSITORIES = {
+    **{f"reference-{name}": parameters(name) for name in SPECULATORS},
+    **{
+        f"tensorrt-{name}": parameters("none", lane=Lane.TENSORRT, speculator=speculator, ranks=2)
+        for name, speculator in TENSORRT_SPECULATORS.items()
+    },
+}
+
+
+def plan_named(name: str) -> RepositoryPlan:
+    return RepositoryPlan.model_validate(REPOSITORIES[name]["plan"])
+
+
+@pytest.mark.parametrize("name", REPOSITORIES)
 def test_configurations_are_the_golden_ones(name):
-    plan = RepositoryPlan.model_validate(parameters(name)["plan"])
-    texts = {model.name: config_text(model) for model in draw_repository(plan).models}
+    texts = {model.name: config_text(model) for model in draw_repository(plan_named(name)).models}
     if os.environ.get("UPDATE_GOLDEN") == "1":
         for model, text in texts.items():
-            path = GOLDEN / f"reference-{name}" / model / "config.pbtxt"
+            path = GOLDEN / name / model / "config.pbtxt"
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text, encoding="utf-8")
-    folders = sorted(path.name for path in (GOLDEN / f"reference-{name}").iterdir())
+    folders = sorted(path.name for path in (GOLDEN / name).iterdir())
     assert folders == sorted(texts)
     for model, text in texts.items():
-        assert text == (GOLDEN / f"reference-{name}" / model / "config.pbtxt").read_text(encoding="utf-8"), model
+        assert text == (GOLDEN / name / model / "config.pbtxt").read_text(encoding="utf-8"), model
+
+
+@pytest.mark.parametrize("name", REPOSITORIES)
+def test_every_repository_would_load(name):
+    drawn = draw_repository(plan_named(name))
+    assert repository_problems(drawn) == ()
+    assert all(parse_config(config_text(model), model.name) == model for model in drawn.models)
+
+
+def test_trees_are_told_in_the_backends_own_spelling():
+    tree = MedusaSpeculator(kind=SpeculatorKind.MEDUSA, path="m", choices=((0,), (1,), (0, 0)))
+    plan = parameters("none", lane=Lane.TENSORRT, speculator=tree)["plan"]
+    engine = draw_repository(RepositoryPlan.model_validate(plan)).model(ModelName.ENGINE)
+    assert dict(engine.parameters)["medusa_choices"] == "{0}, {1}, {0, 0}"
+    assert dict(engine.parameters)["decoding_mode"] == "medusa"
+
+
+def test_a_tree_that_grows_cannot_be_told_to_the_backend():
+    grown = EagleSpeculator(kind=SpeculatorKind.EAGLE, path="e", dynamic_tree_max_top_k=4)
+    with pytest.raises(Failure, match="dynamic tree"):
+        parameters("none", lane=Lane.TENSORRT, speculator=grown)
+
+
+def test_two_engines_share_the_memory_and_name_their_gpus():
+    drawn = draw_repository(plan_named("tensorrt-draft_target"))
+    target, draft = (dict(drawn.model(name).parameters) for name in (ModelName.ENGINE, ModelName.DRAFT_ENGINE))
+    assert (target["gpu_device_ids"], draft["gpu_device_ids"]) == ("0,1", "0")
+    assert float(target["kv_cache_free_gpu_mem_fraction"]) + float(draft["kv_cache_free_gpu_mem_fraction"]) <= 1
+    assert dict(drawn.model(ModelName.ENTRY).parameters)["tensorrt_llm_draft_model_name"] == "tensorrt_llm_draft"
+
+
+@pytest.mark.parametrize(
+    ("without", "words"),
+    [(ModelName.DRAFT_ENGINE, "is no model of the repository"), ("parameter", "the entry has no")],
+)
+def test_a_draft_and_the_entry_go_together(without, words):
+    drawn = draw_repository(plan_named("tensorrt-draft_target"))
+    models = tuple(model for model in drawn.models if model.name != without)
+    if without == "parameter":
+        key = "tensorrt_llm_draft_model_name"
+        models = tuple(
+            replace(model, parameters=tuple(pair for pair in model.parameters if pair[0] != key)) for model in models
+        )
+    assert words in " ".join(problem.message for problem in repository_problems(Repository(models)))
 
 
 @pytest.mark.parametrize("name", SPECULATORS)
@@ -105,8 +176,8 @@ def test_each_option_is_visible():
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"lane": Lane.LLMAPI, "speculator": None}, "lane llmapi with no speculator"),
-        ({"lane": Lane.TENSORRT}, "lane tensorrt with ngram"),
+        ({"lane": Lane.LLMAPI, "speculator": None}, "llmapi lane"),
+        ({"lane": Lane.TENSORRT}, "tensorrt lane with ngram"),
         ({"logits_dtype": "bfloat16"}, "logits of type bfloat16"),
     ],
 )

@@ -12,13 +12,40 @@ Count = Annotated[int, Field(ge=1)]
 
 
 class ModelName(StrEnum):
-    """The five models of a repository; a folder each."""
+    """The models of a repository; a folder each."""
 
     PREPROCESSING = "preprocessing"
     ENGINE = "tensorrt_llm"
     POSTPROCESSING = "postprocessing"
     ENSEMBLE = "ensemble"
     ENTRY = "tensorrt_llm_bls"
+    DRAFT_ENGINE = "tensorrt_llm_draft"
+
+
+# Every repository has these; the draft's engine is there where the entry drafts with it.
+ALWAYS = (ModelName.PREPROCESSING, ModelName.ENGINE, ModelName.POSTPROCESSING, ModelName.ENSEMBLE, ModelName.ENTRY)
+
+
+class DecodingMode(StrEnum):
+    """How the C++ backend decodes an engine that speculates by itself; `auto` leaves it to the engine."""
+
+    AUTO = "auto"
+    MEDUSA = "medusa"
+    EAGLE = "eagle"
+    LOOKAHEAD = "lookahead"
+
+
+class TreeSettings(BaseModel):
+    """What the C++ backend has to be told of an engine's own speculation.
+
+    `choices` are the nodes of a static tree; `lookahead` holds window, n-gram and verification set sizes.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    mode: DecodingMode = DecodingMode.AUTO
+    choices: tuple[tuple[Annotated[int, Field(ge=0)], ...], ...] = ()
+    lookahead: tuple[Count, ...] = ()
 
 
 class TritonType(StrEnum):
@@ -45,6 +72,8 @@ class RepositoryPlan(BaseModel):
     """Everything that decides the bytes of a repository, besides its engine and its tokenizer. Lengths in tokens.
 
     `end_ids` may be empty, then generation ends at its limit; `guests_digest` makes a changed guest a new repository.
+    `ranks` are those of the target's engine, `draft_ranks` those of an external draft that is an engine of its own
+    (0: there is none).
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -62,6 +91,9 @@ class RepositoryPlan(BaseModel):
     vocab_size: Count
     logits_type: LogitsType
     decoupled: bool = True
+    tree: TreeSettings = TreeSettings()
+    ranks: Count = 1
+    draft_ranks: Annotated[int, Field(ge=0)] = 0
     guests_digest: str
 
 

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from draftyard.nouns.errors import Problem
-from draftyard.nouns.repository import EnsembleStep, ModelConfig, ModelName, Repository, Tensor
+from draftyard.nouns.repository import ALWAYS, EnsembleStep, ModelConfig, ModelName, Repository, Tensor
 from draftyard.rules.triton_parameters import parameter_problems
 
 _EDITED = "generate the repository again, or undo the change"
@@ -13,12 +13,13 @@ _EDITED = "generate the repository again, or undo the change"
 def repository_problems(repository: Repository) -> tuple[Problem, ...]:
     """Everything wrong with the models one by one and together; empty when a server can load and stream them."""
     names = [model.name for model in repository.models]
-    wanted = sorted(name.value for name in ModelName)
-    if sorted(names) != wanted:
+    wanted = sorted(name.value for name in ALWAYS)
+    if sorted(set(names) - {ModelName.DRAFT_ENGINE.value}) != wanted or len(set(names)) < len(names):
         return (Problem(f"the repository has the models {sorted(names)}", f"it needs {', '.join(wanted)}"),)
     found: list[Problem] = []
     for model in repository.models:
         found.extend(_model_problems(model))
+    found.extend(_draft_problems(repository))
     found.extend(_decoupled_problems(repository))
     found.extend(_logits_problems(repository))
     found.extend(ensemble_problems(repository.model(ModelName.ENSEMBLE), repository))
@@ -41,6 +42,25 @@ def _model_problems(model: ModelConfig) -> Iterable[Problem]:
     if model.instance_count != instances:
         yield Problem(f"{model.name}: {model.instance_count} instances", f"{instances} keeps streams in order")
     yield from parameter_problems(model.name, dict(model.parameters))
+
+
+def _draft_problems(repository: Repository) -> Iterable[Problem]:
+    """A draft's engine and the entry that drafts with it go together; both engines take and give the same tensors."""
+    key = "tensorrt_llm_draft_model_name"
+    names = {model.name for model in repository.models}
+    asked = dict(repository.model(ModelName.ENTRY).parameters).get(key)
+    if asked is None and ModelName.DRAFT_ENGINE in names:
+        yield Problem(f"{ModelName.DRAFT_ENGINE} is there, but the entry has no {key}", _EDITED)
+    if asked is not None and asked not in names:
+        yield Problem(f"{key} is {asked}, which is no model of the repository", _EDITED)
+    if asked is None or asked not in names:
+        return
+    draft, target = repository.model(asked), repository.model(ModelName.ENGINE)
+    if (draft.tensors, draft.decoupled) != (target.tensors, target.decoupled):
+        yield Problem(f"{draft.name} and {target.name} differ in tensors or in decoupled", _EDITED)
+    devices = [dict(model.parameters).get("gpu_device_ids") for model in (target, draft)]
+    if None in devices:
+        yield Problem("target and draft share a server, so each needs gpu_device_ids", _EDITED)
 
 
 def _decoupled_problems(repository: Repository) -> Iterable[Problem]:

@@ -21,6 +21,21 @@ def engine_problems(plan: RepositoryPlan, config: Mapping[str, Json], files: Col
     return (*_file_problems(plan, config, files), *_size_problems(plan, config))
 
 
+def draft_engine_problems(
+    plan: RepositoryPlan, config: Mapping[str, Json], files: Collection[str]
+) -> tuple[Problem, ...]:
+    """What is wrong with the engine of an external draft: it takes the target's sizes and speculates nothing itself.
+
+    Its vocabulary may be padded otherwise: only token ids are passed on.
+    """
+    alone = plan.model_copy(update={"speculator": SpeculatorKind.NONE, "max_draft_len": 0, "ranks": plan.draft_ranks})
+    problems = [*_file_problems(alone, config, files), *_least_problems(alone, config)]
+    drafted = _object(config, "build_config").get("max_draft_len", 0)
+    if drafted != 0:
+        problems.append(Problem(f"the draft's engine verifies {drafted} drafted tokens itself", _PLAN_AGAIN))
+    return tuple(problems)
+
+
 def _object(config: Mapping[str, Json], key: str) -> Mapping[str, Json]:
     value = config.get(key)
     return value if isinstance(value, Mapping) else {}
@@ -39,10 +54,14 @@ def _file_problems(plan: RepositoryPlan, config: Mapping[str, Json], files: Coll
         wanted += [f"{beside}/config.json", f"{beside}/rank0.{suffix}"]
     missing = [name for name in wanted if name not in files]
     if missing:
-        yield Problem(f"the engine has no {', '.join(missing)}", "build the engine again")
+        yield Problem(
+            f"the engine has no {', '.join(missing)}", "build the engine again; the log of its build says why"
+        )
+    if plan.lane is Lane.TENSORRT and ranks != plan.ranks:
+        yield Problem(f"the engine has {ranks} ranks, the repository expects {plan.ranks}", _PLAN_AGAIN)
 
 
-def _size_problems(plan: RepositoryPlan, config: Mapping[str, Json]) -> Iterable[Problem]:
+def _least_problems(plan: RepositoryPlan, config: Mapping[str, Json]) -> Iterable[Problem]:
     """`max_seq_len` of an engine that speculates is longer by the draft (trtllm-build 1.2.1)."""
     build = _object(config, "build_config")
     least = {
@@ -54,6 +73,11 @@ def _size_problems(plan: RepositoryPlan, config: Mapping[str, Json]) -> Iterable
         built = build.get(key)
         if not isinstance(built, int) or built < asked:
             yield Problem(f"{key}: the repository asks for {asked}, the engine was built with {built}", _PLAN_AGAIN)
+
+
+def _size_problems(plan: RepositoryPlan, config: Mapping[str, Json]) -> Iterable[Problem]:
+    build = _object(config, "build_config")
+    yield from _least_problems(plan, config)
     exact: dict[str, tuple[Json, Json]] = {
         "max_draft_len": (plan.max_draft_len, build.get("max_draft_len", 0)),
         "logits_dtype": (plan.logits_type.value, _object(config, "pretrained_config").get("logits_dtype")),

@@ -106,6 +106,7 @@ _TABLES: Mapping[str, Mapping[str, ParameterRule]] = {
         "vocab_size": _needed(COUNT),
     },
     ModelName.ENGINE: _ENGINE,
+    ModelName.DRAFT_ENGINE: _ENGINE,
     ModelName.POSTPROCESSING: {**_GUEST, "skip_special_tokens": FLAG},
     ModelName.ENSEMBLE: {},
     ModelName.ENTRY: {
@@ -131,7 +132,7 @@ def known_parameters(model: str) -> tuple[str, ...]:
 
 
 def parameter_problems(model: str, parameters: Mapping[str, str]) -> tuple[Problem, ...]:
-    """Everything wrong with the parameters of one model; KeyError for a model that is none of the five."""
+    """Everything wrong with the parameters of one model; KeyError for a model that is none of ours."""
     rules = _TABLES[model]
     problems = []
     for key, value in parameters.items():

@@ -240,6 +240,7 @@ _ENTRY = ModelTensors(
 _TABLES: Mapping[ModelName, ModelTensors] = {
     ModelName.PREPROCESSING: _PREPROCESSING,
     ModelName.ENGINE: _ENGINE,
+    ModelName.DRAFT_ENGINE: _ENGINE,
     ModelName.POSTPROCESSING: _POSTPROCESSING,
     ModelName.ENSEMBLE: _ENSEMBLE,
     ModelName.ENTRY: _ENTRY,

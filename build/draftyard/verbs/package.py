@@ -1,7 +1,8 @@
 """Makes a Triton repository: the engine and the tokenizer, five model configurations, and the guests between them."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
+from typing import TypeAlias
 
 from draftyard.doors.config_files import read_config
 from draftyard.doors.repository_files import (
@@ -14,11 +15,12 @@ from draftyard.doors.repository_files import (
 from draftyard.doors.shipped_files import copy_guest, guests_digest
 from draftyard.doors.tokenizer_files import read_tokenizer
 from draftyard.nouns.blueprint import Step
+from draftyard.nouns.digest import Json
 from draftyard.nouns.errors import ExitCode, Failure, Problem, raise_problems
 from draftyard.nouns.repository import ModelConfig, ModelName, Repository, RepositoryPlan
 from draftyard.rules.triton_checks import placeholder_problems, repository_problems
-from draftyard.rules.triton_engine import engine_problems
-from draftyard.rules.triton_repository import ENGINE_PLACE, TOKENIZER_PLACE, draw_repository
+from draftyard.rules.triton_engine import draft_engine_problems, engine_problems
+from draftyard.rules.triton_repository import DRAFT_ENGINE_PLACE, ENGINE_PLACE, TOKENIZER_PLACE, draw_repository
 from draftyard.verbs.making import Workplace
 
 GUESTS = (ModelName.PREPROCESSING, ModelName.POSTPROCESSING, ModelName.ENTRY)
@@ -27,7 +29,8 @@ GUESTS = (ModelName.PREPROCESSING, ModelName.POSTPROCESSING, ModelName.ENTRY)
 def make_repository(step: Step, workplace: Workplace) -> tuple[str, ...]:
     """Fill the staging directory with `models/`, `tokenizer/` and `engines/`; returns notes.
 
-    Inputs of the step: the key of the engine and the digest of the tokenizer; its source is the target's directory.
+    Inputs of the step: the key of the engine, that of a draft's engine where it is one of its own, and the digest of
+    the tokenizer; its source is the target's directory.
     Failure when the engine is incomplete or not the planned one, when tokenizer or guests changed since, or when the
     result is not what a server loads.
     """
@@ -35,7 +38,10 @@ def make_repository(step: Step, workplace: Workplace) -> tuple[str, ...]:
     if plan.guests_digest != guests_digest():
         raise Failure("the guests in triton_repo/models changed since the plan was made", "plan again")
     staging = workplace.staging
-    linked = _install_engine(plan, workplace.input_path(step.inputs[0]), staging)
+    linked = list(_install_engine(plan, workplace.input_path(step.inputs[0]), staging / ENGINE_PLACE, engine_problems))
+    if plan.draft_ranks:
+        draft = workplace.input_path(step.inputs[1])
+        linked += _install_engine(plan, draft, staging / DRAFT_ENGINE_PLACE, draft_engine_problems)
     workplace.progress(0.4, "engine")
     copied = _install_tokenizer(step, workplace.source_paths[0], staging)
     workplace.progress(0.6, "tokenizer")
@@ -66,11 +72,14 @@ def check_repository(repository: Path, drawn: Repository) -> None:
     raise_problems(problems, ExitCode.WORK_FAILED)
 
 
-def _install_engine(plan: RepositoryPlan, engine: Path, staging: Path) -> tuple[str, ...]:
+EngineCheck: TypeAlias = Callable[[RepositoryPlan, Mapping[str, Json], Collection[str]], tuple[Problem, ...]]
+
+
+def _install_engine(plan: RepositoryPlan, engine: Path, place: Path, check: EngineCheck) -> tuple[str, ...]:
     config = read_config(engine / "config.json")
     files = [path.relative_to(engine).as_posix() for path in engine.rglob("*") if path.is_file()]
-    raise_problems(engine_problems(plan, config, files))
-    return link_engine(engine, staging / ENGINE_PLACE)
+    raise_problems(check(plan, config, files))
+    return link_engine(engine, place)
 
 
 def _install_tokenizer(step: Step, source: Path, staging: Path) -> tuple[str, ...]:
