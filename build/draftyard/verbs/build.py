@@ -212,14 +212,8 @@ def check(recipe: Path, options: BuildOptions, watcher: Watcher) -> None:
     raise_problems(problems, ExitCode.WORK_FAILED)
 
 
-def _jobs(missing: tuple[Step, ...], drawing: Drawing, make: Maker) -> tuple[Job, ...]:
-    sources = {source.path: source.tensors for source in (drawing.target, *drawing.drafts)}
-    sources |= {source.path: source.tensors for source in drawing.heads}
-
-    def largest(path: str) -> int:
-        return max(tensor.size_bytes for tensor in sources[path])
-
-    return tuple(Job(step, make, step_memory_bytes(step, largest), _product(step)) for step in missing)
+def _jobs(missing: tuple[Step, ...], make: Maker) -> tuple[Job, ...]:
+    return tuple(Job(step, make, step_memory_bytes(step), _product(step)) for step in missing)
 
 
 def _memory_bytes(options: BuildOptions) -> int:

@@ -194,15 +194,12 @@ def _run(job: Job, store: Store, input_path: Callable[[str], Path], watcher: Wat
     watcher.finished(step, ensured.made, time.monotonic() - began)
 
 
-def step_memory_bytes(step: Step, largest_tensor_bytes: Callable[[str], int]) -> int:
-    """An upper estimate: a checkpoint step holds parts and pieces of a tensor, a calibration a layer, others little.
-
-    `largest_tensor_bytes` gives the largest source tensor of a model directory.
-    """
+def step_memory_bytes(step: Step) -> int:
+    """An upper estimate: a checkpoint step streams what it writes, a calibration holds a layer, others little."""
     if step.kind is StepKind.CALIBRATION:
         return _calibration_bytes(step)
     if step.kind is StepKind.CHECKPOINT:
-        return 6 * largest_tensor_bytes(step.sources[0]) + 64 * _MIB
+        return 256 * _MIB
     return 64 * _MIB
 
 
