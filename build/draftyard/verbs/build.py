@@ -108,7 +108,7 @@ def _make(missing: tuple[Step, ...], options: BuildOptions, drawing: Drawing, wa
     maker = StepMaker(options, DevicePool(devices))
     bounds = Bounds(options.workers, _memory_bytes(options), tuple(device.product for device in devices))
     with LocalExecutor(maker.store, maker.input_path, watcher, bounds.workers) as executor:
-        run_jobs(_jobs(here, drawing, maker.make), executor, bounds, watcher)
+        run_jobs(_jobs(here, maker.make), executor, bounds, watcher)
     return elsewhere
 
 
@@ -122,7 +122,7 @@ def _make_on_cluster(
         here, elsewhere = _split_by_place(missing, {gpu for gpu, name in ACCELERATORS.items() if name in names})
         bounds = Bounds(_MOST_TASKS, _MOST_TASKS << 40, tuple(gpu for gpu in ACCELERATORS for _ in range(_MOST_TASKS)))
         with ClusterExecutor(cluster, partial(make_remotely, shared), watcher) as executor:
-            run_jobs(_jobs(here, drawing, _made_elsewhere), executor, bounds, watcher)
+            run_jobs(_jobs(here, _made_elsewhere), executor, bounds, watcher)
     return elsewhere
 
 
