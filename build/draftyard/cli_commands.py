@@ -32,10 +32,9 @@ def _schema(arguments: argparse.Namespace, call: tuple[str, ...]) -> int:
 
 def _inspect(arguments: argparse.Namespace, call: tuple[str, ...]) -> int:
     from draftyard.cli_show import print_json, print_table
-    from draftyard.verbs.inspect import inspect
-    from draftyard.verbs.source_facts import source_facts
+    from draftyard.verbs.source_facts import directory_facts
 
-    facts = source_facts(inspect(arguments.model))
+    facts = directory_facts(arguments.model)
     if arguments.format == "json":
         print_json(facts)
     else:
@@ -139,6 +138,25 @@ def _verify(arguments: argparse.Namespace, call: tuple[str, ...]) -> int:
     return report.exit_code
 
 
+def _fidelity(arguments: argparse.Namespace, call: tuple[str, ...]) -> int:
+    from draftyard.cli_show import print_json, print_table
+    from draftyard.verbs.fidelity import FidelityOptions, fidelity
+
+    options = FidelityOptions(arguments.out, arguments.texts, arguments.samples)
+    found = fidelity(arguments.recipe, options, lambda share, words: None)
+    if arguments.format == "json":
+        print_json(found.as_json())
+        return ExitCode.DONE
+    rows = [
+        ("texts, tokens", f"{found.texts}, {found.tokens}"),
+        ("same likeliest next token", f"{found.agreement:.2%}"),
+        ("mean KL divergence", f"{found.mean_divergence:.4g} nats"),
+        ("99th percentile of it", f"{found.worst_percentile_divergence:.4g} nats"),
+    ]
+    print_table("FP8 against 16 bit", ("figure", "value"), rows)
+    return ExitCode.DONE
+
+
 def _report(arguments: argparse.Namespace, call: tuple[str, ...]) -> int:
     from draftyard.verbs.render import render
 
@@ -178,6 +196,7 @@ COMMANDS: Mapping[str, Command] = {
     "package": _build,
     "serve": _serve,
     "verify": _verify,
+    "fidelity": _fidelity,
     "report": _report,
     "demo-model": _demo_model,
     "completion": _completion,

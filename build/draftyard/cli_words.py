@@ -36,8 +36,10 @@ def _add_looking(commands: Commands) -> None:
     init.add_argument("--draft", type=Path, metavar="DIR", help="a draft model to speculate with")
     init.add_argument("--prompts", type=Path, default=Path("prompts"), help="prompt pack for verify")
     _command(commands, "schema", "print the JSON schema of recipes")
-    inspect = _command(commands, "inspect", "say what a model directory holds, or what is wrong with it")
-    inspect.add_argument("model", type=Path, metavar="MODEL_DIR", help="model directory in Hugging Face layout")
+    inspect = _command(
+        commands, "inspect", "say what a directory with a model or a speculator holds, or what is wrong with it"
+    )
+    inspect.add_argument("model", type=Path, metavar="DIR", help="directory of a model, or of a speculator's weights")
     _format(inspect)
     plan = _command(commands, "plan", "explain what build would do, and why")
     _recipe(plan)
@@ -82,6 +84,13 @@ def _add_proving(commands: Commands) -> None:
     verify.add_argument("--again", action="store_true", help="measure anew, also what was measured before")
     verify.add_argument("--variant", action="append", default=[], help="only this variant; may be given again")
     _format(verify)
+    fidelity = _command(
+        commands, "fidelity", "tell what FP8 costs: next tokens that change against the 16-bit checkpoint"
+    )
+    _recipe(fidelity)
+    fidelity.add_argument("--texts", type=Path, help="texts to compare on (default: the recipe's prompts of verify)")
+    fidelity.add_argument("--samples", type=_count, default=32, help="texts at most (default: 32)")
+    _format(fidelity)
     report = _command(commands, "report", "turn a report into a page to read and print")
     report.add_argument("report", type=Path, metavar="REPORT.json", help="the report that verify wrote")
     report.add_argument("--html", type=Path, help="page to write (default: beside the report)")

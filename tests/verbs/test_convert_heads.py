@@ -6,7 +6,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from safetensors.numpy import load_file
+from safetensors.torch import load_file as load_torch_file
+from tests.fakes.fp8_checkpoints import CALIBRATION_KEY, WISHES, fp8_checkpoint, fp8_step
 from tests.fakes.tiny_model import config_of, random_weights, write_model
 from tests.fakes.tiny_speculators import (
     Weights,
@@ -23,8 +26,11 @@ from tests.fakes.tiny_speculators import (
 
 from draftyard.nouns.blueprint import Step, StepKind
 from draftyard.nouns.errors import Failure
+from draftyard.nouns.recipe import EXCLUDED_MODULES
+from draftyard.rules.trtllm_heads import medusa_config
 from draftyard.verbs.convert import make_checkpoint
 from draftyard.verbs.drawing import draw_recipe
+from draftyard.verbs.inspect import inspect_speculator
 from draftyard.verbs.making import Workplace
 
 MEDUSA = "{kind: medusa, path: heads, choices: [[0], [0, 0]]}"
@@ -193,6 +199,46 @@ def test_heads_have_the_type_of_the_base(tmp_path: Path, precision: str, kind: t
     write_speculator(tmp_path / "heads", {name: value.astype(np.float16) for name, value in medusa_weights(2).items()})
     made = checkpoints(tmp_path, write_heads_recipe(tmp_path, MEDUSA, precision=precision))["medusa"]
     assert {value.dtype.type for value in made.ranks[0].values()} == {kind}
+
+
+@pytest.mark.parametrize("excluded", [EXCLUDED_MODULES, None, ()], ids=["listed", "left out", "nothing"])
+@pytest.mark.parametrize("own_projection", [True, False])
+def test_heads_stay_in_sixteen_bit_beside_an_fp8_base(
+    tmp_path: Path, excluded: tuple[str, ...] | None, own_projection: bool
+) -> None:
+    """Quantised heads without scales crash the builder (NVIDIA/TensorRT-LLM#1845): their pattern is always written."""
+    weights = target(tmp_path)
+    directory = write_speculator(tmp_path / "heads", medusa_weights(2, vocabulary=50 if own_projection else None))
+    wishes = WISHES.model_copy(update={"exclude_modules": excluded})
+    plain = fp8_step(tmp_path / "target", wishes=wishes)
+    heads = inspect_speculator(directory)
+    base = plain.parameters["config"]
+    assert isinstance(base, dict)
+    config = medusa_config(base, "llama", heads.network, 2, 2)
+    fp8_checkpoint(tmp_path / "target", tmp_path / "plain", wishes=wishes)
+    step = Step(
+        StepKind.CHECKPOINT,
+        "c",
+        {**plain.parameters, "role": "medusa", "config": config},
+        (plain.inputs[0], heads.digest, plain.inputs[1]),
+        {},
+        (str(tmp_path / "target"), str(directory)),
+    )
+    staging = tmp_path / "merged"
+    staging.mkdir()
+    places = {CALIBRATION_KEY: tmp_path / "plain-ranges"}
+    sources = tuple(Path(source) for source in step.sources)
+    make_checkpoint(step, Workplace(staging, places.__getitem__, sources, lambda share, words: None))
+    merged = load_torch_file(staging / "rank0.safetensors")
+    written = json.loads((staging / "config.json").read_text())
+    assert written["quantization"]["exclude_modules"][-1] == "*medusa_heads*"
+    head = {name: tensor for name, tensor in merged.items() if name.startswith("medusa_heads.")}
+    assert {tensor.dtype for tensor in head.values()} == {torch.float16}
+    assert len(head) == 6
+    expected = medusa_weights(2, vocabulary=50)["1.1.weight"] if own_projection else weights["lm_head.weight"]
+    assert np.array_equal(head["medusa_heads.1.lm_head.weight"].numpy(), expected.astype(np.float16))
+    for name, tensor in load_torch_file(tmp_path / "plain" / "rank0.safetensors").items():
+        assert torch.equal(tensor.view(torch.uint8), merged[name].view(torch.uint8)), name
 
 
 # --- EAGLE --------------------------------------------------------------------------------------------------------

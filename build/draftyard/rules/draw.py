@@ -185,7 +185,9 @@ def _checkpoint(
         return table.add(StepKind.CHECKPOINT, label, parameters, inputs, (source.path,))
     drawn = draw_heads(way.speculator, way.heads, source.network, config)
     parameters |= {"role": drawn.role, "config": drawn.config, **_permission(source, way.heads)}
-    return table.add(StepKind.CHECKPOINT, label, parameters, (*inputs, way.heads.digest), (source.path, way.heads.path))
+    # A calibration stays the last input.
+    inputs = (source.digest, way.heads.digest, *inputs[1:])
+    return table.add(StepKind.CHECKPOINT, label, parameters, inputs, (source.path, way.heads.path))
 
 
 def _calibration(table: _Table, role: str, name: str, source: Source) -> Step:

@@ -1,7 +1,64 @@
-"""Puts the facts of a model directory into one flat value, for people and for programs."""
+"""Puts the facts of a model's or a speculator's directory into one flat value, for people and for programs."""
 
+from pathlib import Path
+
+from draftyard.doors.speculator_directory import read_speculator_directory
 from draftyard.nouns.digest import Json
+from draftyard.nouns.errors import Problem
 from draftyard.nouns.source import Source
+from draftyard.nouns.speculator_source import SpeculatorSource
+from draftyard.rules.inspection import EMBEDDING_NAME
+from draftyard.rules.speculators.known_speculators import recognise
+from draftyard.verbs.inspect import inspect, inspect_speculator
+
+
+def directory_facts(directory: Path) -> dict[str, Json]:
+    """The facts of a directory, whichever of the two it holds; Failure names every contradiction at once."""
+    if _holds_speculator(directory):
+        return speculator_facts(inspect_speculator(directory))
+    return source_facts(inspect(directory))
+
+
+def _holds_speculator(directory: Path) -> bool:
+    """True for tensors of a known speculator that are not those of a whole model, which may end in a module."""
+    if not directory.is_dir():
+        return False
+    tensors = read_speculator_directory(directory).tensors
+    whole = any(tensor.name == EMBEDDING_NAME for tensor in tensors) and any(
+        tensor.name.startswith("model.layers.0.self_attn.") for tensor in tensors
+    )
+    return bool(tensors) and not whole and not isinstance(recognise(tensors), Problem)
+
+
+def speculator_facts(source: SpeculatorSource) -> dict[str, Json]:
+    """Name -> value; sizes in elements. What a kind does not have is left out."""
+    network = source.network
+    facts: dict[str, Json] = {
+        "path": source.path,
+        "digest": source.digest,
+        "speculator": source.kind.value,
+        "weight_type": source.weight_type.value,
+        "size_bytes": source.size_bytes,
+        "target_hidden_size": network.target_hidden_size,
+        "vocab_size": network.vocab_size,
+        "draft_vocab_size": network.draft_vocab_size,
+        "own_head": network.own_head,
+        "own_embedding": network.own_embedding,
+    }
+    if network.decoder is None:
+        facts |= {"heads": network.heads, "blocks_per_head": network.head_layers}
+    else:
+        decoder = network.decoder
+        facts |= {
+            "hidden_size": decoder.hidden_size,
+            "layers": decoder.layers,
+            "attention_heads": decoder.heads,
+            "kv_heads": decoder.kv_heads,
+            "head_size": decoder.head_size,
+            "intermediate_size": decoder.intermediate_size,
+            "max_position_embeddings": decoder.max_position_embeddings,
+        }
+    return {**facts, "notes": list(source.notes)}
 
 
 def source_facts(source: Source) -> dict[str, Json]:
