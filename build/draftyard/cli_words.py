@@ -84,9 +84,7 @@ def _add_proving(commands: Commands) -> None:
     verify.add_argument("--again", action="store_true", help="measure anew, also what was measured before")
     verify.add_argument("--variant", action="append", default=[], help="only this variant; may be given again")
     _format(verify)
-    fidelity = _command(
-        commands, "fidelity", "tell what FP8 costs: next tokens that change against the 16-bit checkpoint"
-    )
+    fidelity = _command(commands, "fidelity", "tell what FP8 costs: next tokens that change against 16 bit")
     _recipe(fidelity)
     fidelity.add_argument("--texts", type=Path, help="texts to compare on (default: the recipe's prompts of verify)")
     fidelity.add_argument("--samples", type=_count, default=32, help="texts at most (default: 32)")
