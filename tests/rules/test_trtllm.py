@@ -7,7 +7,16 @@ from tests.rules.test_shards import BASE
 
 from draftyard.nouns.lane import SpeculatorKind
 from draftyard.nouns.network import MixtureOfExperts, Precision
-from draftyard.nouns.recipe import DraftTargetSpeculator, Limits, NgramSpeculator, Speculator
+from draftyard.nouns.recipe import (
+    DraftTargetSpeculator,
+    Eagle3Speculator,
+    EagleSpeculator,
+    Limits,
+    MedusaSpeculator,
+    MtpSpeculator,
+    NgramSpeculator,
+    Speculator,
+)
 from draftyard.nouns.tensor import TensorType
 from draftyard.rules.trtllm import (
     checkpoint_config,
@@ -29,6 +38,7 @@ def engine(speculator: Speculator | None) -> dict:
         speculator=speculator,
         kv_cache_tokens=512,
         tensorrt_llm_version="1.2.1",
+        heads=3 if speculator is not None and speculator.kind is SpeculatorKind.MEDUSA else 0,
     )
 
 
@@ -106,6 +116,52 @@ def test_a_mapping_that_contradicts_itself() -> None:
         (None, 1, 0, 64, 16, {"kind": "none", "max_draft_len": 0}),
         (NGRAM, 2, 4, 68, 40, {"kind": "ngram", "max_draft_len": 4, "min_match": 2, "max_match": 3}),
         (DRAFT, 2, 3, 67, 32, {"kind": "draft_target", "max_draft_len": 3}),
+        (
+            MedusaSpeculator(kind=SpeculatorKind.MEDUSA, path="h", choices=((1,), (0, 0), (0,)), max_draft_len=5),
+            4,
+            5,
+            69,
+            48,
+            {"kind": "medusa", "max_draft_len": 5, "depth": 2, "choices": [[0], [1], [0, 0]], "heads": 3},
+        ),
+        (
+            EagleSpeculator(kind=SpeculatorKind.EAGLE, path="n", num_eagle_layers=3, dynamic_tree_max_top_k=2),
+            32,
+            10,
+            74,
+            88,
+            {
+                "kind": "eagle",
+                "max_draft_len": 10,
+                "depth": 3,
+                "choices": None,
+                "dynamic_top_k": 2,
+                "max_non_leaves_per_layer": 10,
+            },
+        ),
+        (
+            Eagle3Speculator(kind=SpeculatorKind.EAGLE3, path="n", depth=3),
+            2,
+            3,
+            67,
+            32,
+            {
+                "kind": "eagle3",
+                "max_draft_len": 3,
+                "depth": 3,
+                "choices": None,
+                "dynamic_top_k": None,
+                "max_non_leaves_per_layer": 1,
+            },
+        ),
+        (
+            MtpSpeculator(kind=SpeculatorKind.MTP, path="m", max_draft_len=2),
+            2,
+            2,
+            66,
+            24,
+            {"kind": "mtp", "max_draft_len": 2, "depth": 2, "choices": None},
+        ),
     ],
 )
 def test_engine_sizes_grow_with_the_draft(
