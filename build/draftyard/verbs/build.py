@@ -91,7 +91,7 @@ def build(recipe: Path, options: BuildOptions, watcher: Watcher) -> tuple[Drawin
         if step not in missing:
             watcher.finished(step, False, 0.0)
     store.sweep()
-    elsewhere = _make(missing, options, drawing, watcher)
+    elsewhere = _make(missing, options, watcher)
     remember(roots.by_recipe, drawing.blueprint)
     _raise_elsewhere(elsewhere)
     return drawing, tuple(
@@ -99,10 +99,10 @@ def build(recipe: Path, options: BuildOptions, watcher: Watcher) -> tuple[Drawin
     )
 
 
-def _make(missing: tuple[Step, ...], options: BuildOptions, drawing: Drawing, watcher: Watcher) -> tuple[Step, ...]:
+def _make(missing: tuple[Step, ...], options: BuildOptions, watcher: Watcher) -> tuple[Step, ...]:
     """Make what can be made here, or on the cluster; returns the steps that need a GPU which is not there."""
     if options.cluster is not None:
-        return _make_on_cluster(missing, options, options.cluster, drawing, watcher)
+        return _make_on_cluster(missing, options, options.cluster, watcher)
     devices = find_devices() if any(_product(step) for step in missing) else ()
     here, elsewhere = _split_by_place(missing, {device.product for device in devices})
     maker = StepMaker(options, DevicePool(devices))
@@ -113,7 +113,7 @@ def _make(missing: tuple[Step, ...], options: BuildOptions, drawing: Drawing, wa
 
 
 def _make_on_cluster(
-    missing: tuple[Step, ...], options: BuildOptions, address: str, drawing: Drawing, watcher: Watcher
+    missing: tuple[Step, ...], options: BuildOptions, address: str, watcher: Watcher
 ) -> tuple[Step, ...]:
     """Ray places the steps: as many at once as its machines take."""
     shared = replace(options, out=options.out.resolve())
