@@ -101,6 +101,7 @@ def _kind(field: Schema, sections: Mapping[str, Schema]) -> str:
         "string": "text",
         "boolean": "true or false",
         "null": "unset",
+        "object": "names and texts",
     }
     return " ".join([words[str(field["type"])], *bounds, *pattern])
 

@@ -351,6 +351,10 @@ class Recipe(Section):
     precisions: tuple[Precision, ...] = Field(min_length=1, description="fp16, bf16, fp8; fp32 for reference.")
     limits: Limits = Limits()
     quantisation: Quantisation = Quantisation()
+    trtllm_build: Mapping[str, str] = Field(
+        default_factory=dict,
+        description="Options of trtllm-build for engines of the tensorrt lane, such as gemm_swiglu_plugin: fp8.",
+    )
     serving: Serving = Serving()
     verify: Verify
 

@@ -46,11 +46,11 @@ CAPABILITIES: tuple[Capability, ...] = (
     Capability(Lane.REFERENCE, SpeculatorKind.EAGLE, _DENSE, _PLAIN, _CPU, 64, built=True),
     Capability(Lane.REFERENCE, SpeculatorKind.EAGLE3, _DENSE, _PLAIN, _CPU, 64, built=True),
     Capability(Lane.REFERENCE, SpeculatorKind.MTP, _DENSE, _PLAIN, _CPU, 64, built=True),
-    Capability(Lane.TENSORRT, SpeculatorKind.NONE, _ALL, _SERVED, _HOPPER, 8),
-    Capability(Lane.TENSORRT, SpeculatorKind.DRAFT_TARGET, _ALL, _SERVED, _HOPPER, 8),
-    Capability(Lane.TENSORRT, SpeculatorKind.MEDUSA, _ALL, _SERVED, _HOPPER, 8),
-    Capability(Lane.TENSORRT, SpeculatorKind.EAGLE, ("llama",), _SIXTEEN, _HOPPER, 8),
-    Capability(Lane.TENSORRT, SpeculatorKind.LOOKAHEAD, _ALL, _SERVED, _HOPPER, 8),
+    Capability(Lane.TENSORRT, SpeculatorKind.NONE, _ALL, _SERVED, _HOPPER, 8, built=True),
+    Capability(Lane.TENSORRT, SpeculatorKind.DRAFT_TARGET, _ALL, _SERVED, _HOPPER, 8, built=True),
+    Capability(Lane.TENSORRT, SpeculatorKind.MEDUSA, _ALL, _SERVED, _HOPPER, 8, built=True),
+    Capability(Lane.TENSORRT, SpeculatorKind.EAGLE, ("llama",), _SIXTEEN, _HOPPER, 8, built=True),
+    Capability(Lane.TENSORRT, SpeculatorKind.LOOKAHEAD, _ALL, _SERVED, _HOPPER, 8, built=True),
     Capability(Lane.LLMAPI, SpeculatorKind.NONE, _ALL, _SERVED, _HOPPER, 8),
     Capability(Lane.LLMAPI, SpeculatorKind.DRAFT_TARGET, _ALL, _SERVED, _HOPPER, 8),
     Capability(Lane.LLMAPI, SpeculatorKind.EAGLE3, _ALL, _SERVED, _HOPPER, 8),
@@ -153,7 +153,9 @@ def _nearest(asked: Combination) -> Combination:
 
     def distance(row: Capability) -> tuple[int, bool, bool]:
         other = (row.speculator is not asked.speculator, row.lane is not asked.lane)
-        return (len(_mismatches(row, asked)) + sum(other), *other)
+        # A model's family is given; all else can be changed in a recipe.
+        family = 2 if asked.family is not None and asked.family not in row.families else 0
+        return (len(_mismatches(row, asked)) + sum(other) + family, *other)
 
     row = min((row for row in CAPABILITIES if row.built), key=distance)
     return Combination(

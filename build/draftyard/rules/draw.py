@@ -17,6 +17,8 @@ from draftyard.nouns.speculator_source import SpeculatorNetwork, SpeculatorSourc
 from draftyard.nouns.tensor import TensorType
 from draftyard.nouns.toolchain import Toolchain
 from draftyard.rules.agree import position_problems
+from draftyard.rules.build_refusals import build_problems
+from draftyard.rules.build_request import build_parameters, draw_build
 from draftyard.rules.capability import capability_problems, gpus_of
 from draftyard.rules.draw_heads import draw_heads, has_heads, heads_problems, medusa_heads
 from draftyard.rules.lane_limits import lane_problems
@@ -38,7 +40,7 @@ class Way:
 
 @dataclass(frozen=True, slots=True)
 class _Table:
-    """What every step is drawn from; `steps` grows in the order of drawing."""
+    """What every step is drawn from; `steps` grows in the order of drawing, `problems` are of what was drawn."""
 
     recipe: Recipe
     target: Source
@@ -46,6 +48,7 @@ class _Table:
     guests_digest: str
     texts: CalibrationTexts | None = None
     steps: dict[str, Step] = field(default_factory=dict)
+    problems: list[Problem] = field(default_factory=list)
 
     def add(
         self,
@@ -86,6 +89,7 @@ def draw(
         for gpu in gpus_of(lane, recipe.gpus)
         for way in ways(recipe, drafts, heads)
     )
+    raise_problems(table.problems)
     return Blueprint(recipe.name, tuple(table.steps.values()), variants)
 
 
@@ -134,8 +138,8 @@ def _variant(table: _Table, way: Way, lane: Lane, gpu: Gpu, precision: Precision
     tp_size = recipe.target.tp_size
     name = f"{way.name}-{precision}-{gpu}-tp{tp_size}" + ("" if lane is Lane.REFERENCE else f"-{lane}")
     checkpoints = _checkpoints(table, way, precision)
-    engine = _engine(table, name, way, lane, gpu, tuple(checkpoints))
-    repository = _repository(table, name, way, lane, engine)
+    engines = _engines(table, name, way, lane, gpu, tuple(checkpoints))
+    repository = _repository(table, name, way, lane, engines, checkpoints[0])
     return Variant(
         name=name,
         lane=lane,
@@ -143,7 +147,7 @@ def _variant(table: _Table, way: Way, lane: Lane, gpu: Gpu, precision: Precision
         precision=precision,
         gpu=gpu,
         tp_size=tp_size,
-        step_keys=(*_made_of(table, checkpoints), engine.key, repository.key),
+        step_keys=(*_made_of(table, checkpoints), *(engine.key for engine in engines), repository.key),
     )
 
 
@@ -226,6 +230,26 @@ def _made_of(table: _Table, checkpoints: list[Step]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(key for key in keys if key in table.steps))
 
 
+def _engines(
+    table: _Table, name: str, way: Way, lane: Lane, gpu: Gpu, checkpoints: tuple[Step, ...]
+) -> tuple[Step, ...]:
+    """The target's engine first. With the tensorrt lane an external draft is an engine of its own."""
+    if lane is Lane.REFERENCE:
+        return (_engine(table, name, way, lane, gpu, checkpoints),)
+    speculators = (way.speculator, None)
+    return tuple(
+        _plan_engine(table, name if index == 0 else f"{name} draft", gpu, checkpoint, speculators[index])
+        for index, checkpoint in enumerate(checkpoints)
+    )
+
+
+def _plan_engine(table: _Table, name: str, gpu: Gpu, checkpoint: Step, speculator: Speculator | None) -> Step:
+    config = object_of(checkpoint.parameters, "config")
+    build = draw_build(config, gpu, table.recipe.limits, speculator, table.recipe.trtllm_build)
+    table.problems.extend(one for one in build_problems(build) if one not in table.problems)
+    return table.add(StepKind.ENGINE, f"engine {name}", build_parameters(build), (checkpoint.key,))
+
+
 def _engine(table: _Table, name: str, way: Way, lane: Lane, gpu: Gpu, checkpoints: tuple[Step, ...]) -> Step:
     checkpoint = checkpoints[0].parameters["config"]
     if not isinstance(checkpoint, dict):
@@ -242,7 +266,7 @@ def _engine(table: _Table, name: str, way: Way, lane: Lane, gpu: Gpu, checkpoint
     return table.add(StepKind.ENGINE, f"engine {name}", parameters, tuple(step.key for step in checkpoints))
 
 
-def _repository(table: _Table, name: str, way: Way, lane: Lane, engine: Step) -> Step:
+def _repository(table: _Table, name: str, way: Way, lane: Lane, engines: tuple[Step, ...], checkpoint: Step) -> Step:
     target = table.target
     parameters = repository_parameters(
         lane=lane,
@@ -254,8 +278,10 @@ def _repository(table: _Table, name: str, way: Way, lane: Lane, engine: Step) ->
         vocab_size=target.network.vocab_size,
         logits_dtype="float32",
         guests_digest=table.guests_digest,
+        ranks=table.recipe.target.tp_size * table.recipe.target.pp_size,
+        medusa_heads=medusa_heads(checkpoint.parameters) or None,
     )
-    inputs = (engine.key, target.tokenizer.digest)
+    inputs = (*(engine.key for engine in engines), target.tokenizer.digest)
     return table.add(StepKind.REPOSITORY, f"repository {name}", parameters, inputs, (target.path,))
 
 
