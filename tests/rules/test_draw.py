@@ -1,5 +1,6 @@
 """A blueprint makes each artefact once, in order, and a change reaches exactly what depends on it."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,14 @@ from tests.fakes.tiny_recipe import TEXT
 from draftyard.nouns.blueprint import Blueprint, StepKind
 from draftyard.nouns.errors import Failure
 from draftyard.nouns.lane import SpeculatorKind
-from draftyard.nouns.recipe import Recipe
+from draftyard.nouns.recipe import (
+    Eagle3Speculator,
+    EagleSpeculator,
+    MedusaSpeculator,
+    MtpSpeculator,
+    NgramSpeculator,
+    Recipe,
+)
 from draftyard.nouns.source import Source
 from draftyard.nouns.speculator_source import SpeculatorNetwork, SpeculatorSource
 from draftyard.nouns.tensor import TensorType
@@ -106,6 +114,56 @@ def test_no_option_is_without_effect(models: tuple[Source, Source], section: str
         changed_recipe = recipe.model_copy(update={section: other})
         first, second = (draw(one, models[0], (models[1],), TOOLCHAIN, "0" * 64) for one in (recipe, changed_recipe))
         assert changed(first, second), name
+
+
+SPECULATORS: dict[str, dict[str, object]] = {
+    "ngram": {"max_draft_len": 5, "min_match": 2, "max_match": 4},
+    "medusa": {"heads": 2, "choices": [[0], [1]], "max_draft_len": 9},
+    "eagle": {
+        "num_eagle_layers": 3,
+        "choices": [[0], [1], [0, 0], [0, 0, 0], [0, 0, 0, 0]],
+        "dynamic_tree_max_top_k": 2,
+        "max_non_leaves_per_layer": 4,
+        "max_draft_len": 9,
+    },
+    "eagle3": {"depth": 2, "dynamic_tree_max_top_k": 2, "max_draft_len": 9},
+    "mtp": {"max_draft_len": 2},
+}
+NETWORKS = {
+    "medusa": SpeculatorNetwork(SpeculatorKind.MEDUSA, 32, None, None, heads=4, head_layers=1),
+    "eagle": SpeculatorNetwork(SpeculatorKind.EAGLE, 32, 50, 50),
+    "eagle3": SpeculatorNetwork(SpeculatorKind.EAGLE3, 32, 50, 50),
+    "mtp": SpeculatorNetwork(SpeculatorKind.MTP, 32, 50, 50),
+}
+NOT_OF_BYTES = {"kind", "path", "allow_pickle"}
+
+
+@pytest.mark.parametrize(("kind", "name"), [(kind, name) for kind, changes in SPECULATORS.items() for name in changes])
+def test_no_option_of_a_speculator_is_without_effect(models: tuple[Source, Source], kind: str, name: str) -> None:
+    """Options were parsed, printed and dropped, and "speculation" was plain decoding (ml-explore/mlx-lm#1297)."""
+    target = models[0]
+    base: dict[str, object] = {"kind": kind} if kind == "ngram" else {"kind": kind, "path": "heads"}
+    if name == "max_draft_len" and kind == "eagle3":
+        base["dynamic_tree_max_top_k"] = 3
+    network = NETWORKS.get(kind)
+    heads = ()
+    if network is not None:
+        decoder = None if kind == "medusa" else replace(target.network, layers=1)
+        source = replace(HEADS, network=replace(network, decoder=decoder), path="heads")
+        heads = (source,)
+
+    def made(speculator: dict[str, object]) -> Blueprint:
+        document = {**yaml.safe_load(TEXT.replace("max_seq_len: 64", "max_seq_len: 100")), "speculators": [speculator]}
+        return draw(Recipe.model_validate(document), target, (), TOOLCHAIN, "0" * 64, heads=heads)
+
+    assert changed(made(base), made({**base, name: SPECULATORS[kind][name]}))
+
+
+@pytest.mark.parametrize("kind", SPECULATORS)
+def test_every_option_of_a_speculator_is_tried(kind: str) -> None:
+    part = {"medusa": MedusaSpeculator, "eagle": EagleSpeculator, "eagle3": Eagle3Speculator, "mtp": MtpSpeculator}
+    fields = set(part.get(kind, NgramSpeculator).model_fields) - NOT_OF_BYTES
+    assert fields == set(SPECULATORS[kind])
 
 
 def test_a_speculator_reaches_its_own_variant(models: tuple[Source, Source]) -> None:

@@ -402,3 +402,26 @@ def test_a_head_that_overflows_names_its_tensor(tmp_path: Path) -> None:
     write_speculator(tmp_path / "heads", heads)
     with pytest.raises(Failure, match=r"1\.0\.linear\.weight: 1 finite values of F32 become infinite in F16"):
         checkpoints(tmp_path, write_heads_recipe(tmp_path, MEDUSA, precision="fp16"))
+
+
+# --- published files that are pickles -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("speculator", "file"), [(MEDUSA, "medusa_lm_head.pt"), (EAGLE, "pytorch_model.bin")], ids=["medusa", "eagle"]
+)
+def test_pickles_of_authors_are_read_where_the_recipe_allows(tmp_path: Path, speculator: str, file: str) -> None:
+    weights = target(tmp_path)
+    made = medusa_weights(2) if speculator == MEDUSA else matching_eagle(weights)
+    write_speculator(tmp_path / "heads", made, layer_config())
+    recipe = write_heads_recipe(tmp_path, speculator)
+    (role,) = set(safe := checkpoints(tmp_path / "safe", recipe)) - {"target"}
+    (tmp_path / "heads" / "model.safetensors").unlink()
+    torch.save({name: torch.from_numpy(value) for name, value in made.items()}, tmp_path / "heads" / file)
+    with pytest.raises(Failure, match="pickles"):
+        draw_recipe(recipe, None)
+    recipe = write_heads_recipe(tmp_path, speculator.replace("path: heads", "path: heads, allow_pickle: true"))
+    pickled = checkpoints(tmp_path / "pickled", recipe)[role]
+    assert set(pickled.ranks[0]) == set(safe[role].ranks[0])
+    for name, value in safe[role].ranks[0].items():
+        assert np.array_equal(pickled.ranks[0][name], value), name
