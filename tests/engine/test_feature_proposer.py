@@ -260,10 +260,10 @@ def test_a_chain_drawn_from_the_targets_own_distribution_stands_whole(tmp_path: 
     rows = random.Random(4).sample(range(96), 96) if reduced else None
     drafter = knowing("mtp", target, rows=rows)
     engine = loaded(write_drafter_engine(tmp_path / "engine", drafter, CHAIN))
-    sampling = SamplingParameters(temperature=1.3, top_k=20, top_p=0.9, repetition_penalty=1.2)
+    sampling = SamplingParameters(temperature=1.3, top_k=6, top_p=0.95, frequency_penalty=0.5)
     requests = [
         ask(str(place), prompt, 41, sampling=replace(sampling, seed=place))
-        for place, prompt in enumerate(random_prompts(4))
+        for place, prompt in enumerate(random_prompts(8))
     ]
     together = run(engine, requests)
     for request in requests:
