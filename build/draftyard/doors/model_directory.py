@@ -21,7 +21,7 @@ from draftyard.nouns.source import ModelFiles, TokenizerFacts
 
 _HASH_BYTES = 8 * 1024 * 1024
 _CACHE_NAME = "content-hashes.json"
-_SETTINGS = ("config.json", "generation_config.json")
+_SETTINGS = ("config.json", "generation_config.json", "hf_quant_config.json")
 
 
 def read_model_directory(directory: Path, read_pickle: HeaderReader | None = None) -> ModelFiles:
@@ -38,6 +38,7 @@ def read_model_directory(directory: Path, read_pickle: HeaderReader | None = Non
     config = read_settings(directory, "config.json", problems, required=True)
     generation = read_settings(directory, "generation_config.json", problems)
     settings = read_settings(directory, "tokenizer_config.json", problems)
+    quantisation = read_settings(directory, "hf_quant_config.json", problems)
     tokenizer = _read_tokenizer(directory, settings, problems)
     weights = _find_weights(directory, read_pickle, problems)
     used = (*_SETTINGS, *TOKENIZER_FILES, *weights.files)
@@ -51,6 +52,7 @@ def read_model_directory(directory: Path, read_pickle: HeaderReader | None = Non
         hashed=tuple(name for name in used if (directory / name).is_file()),
         problems=(*problems, *weights.problems),
         notes=tuple(weights.notes),
+        quantisation=quantisation,
     )
 
 

@@ -1,7 +1,7 @@
 """Facts read from a model directory, each resolved once."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from draftyard.nouns.digest import Json
 from draftyard.nouns.errors import Problem
@@ -33,7 +33,7 @@ class ModelFiles:
     """What a model directory holds, as read, nothing resolved; `problems` are what is wrong with the files themselves.
 
     The parsed files are empty when absent. `listed` are the tensors that an index promises, found or not; `hashed`
-    names the files that decide the content, in order.
+    names the files that decide the content, in order. `quantisation` is ModelOpt's `hf_quant_config.json`.
     """
 
     path: str
@@ -45,6 +45,19 @@ class ModelFiles:
     hashed: tuple[str, ...]
     problems: tuple[Problem, ...] = ()
     notes: tuple[str, ...] = ()
+    quantisation: Mapping[str, Json] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class StoredFp8:
+    """Weights that are FP8 in the files, with one static scale a tensor; `method` is who wrote them.
+
+    `excluded` are the patterns of what is not FP8; `cache_scales` tells whether keys and values have scales.
+    """
+
+    method: str
+    excluded: tuple[str, ...]
+    cache_scales: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +65,8 @@ class Source:
     """One model directory. `digest` is over contents only: names of directories and times are no part of it.
 
     `end_ids` is the union of the ids in `generation_config.json` and `config.json`, the tokenizer's first.
-    `notes` are findings that were resolved (for people); contradictions raise instead.
+    `notes` are findings that were resolved (for people); contradictions raise instead. `weight_type` is that of what is
+    not FP8.
     """
 
     path: str
@@ -63,6 +77,7 @@ class Source:
     tokenizer: TokenizerFacts
     end_ids: tuple[int, ...]
     notes: tuple[str, ...] = ()
+    fp8: StoredFp8 | None = None
 
     @property
     def pickled(self) -> bool:

@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from draftyard.nouns.digest import Json
 from draftyard.nouns.errors import Problem
 from draftyard.nouns.network import Network
-from draftyard.nouns.source import ModelFiles, TokenizerFacts
+from draftyard.nouns.source import ModelFiles, StoredFp8, TokenizerFacts
 from draftyard.nouns.tensor import TensorHeader, TensorType, name_list
 from draftyard.rules.families.family import TensorTable, source_tensors
 from draftyard.rules.families.known_families import FAMILIES, family_of
+from draftyard.rules.stored_fp8 import find_fp8, stored_fp8
 
 HEAD_NAME = "lm_head.weight"
 EMBEDDING_NAME = "model.embed_tokens.weight"
@@ -32,12 +33,16 @@ class Inspection:
     head_copy: bool
     problems: tuple[Problem, ...]
     notes: tuple[str, ...]
+    fp8: StoredFp8 | None = None
 
 
-def examine(files: ModelFiles) -> Inspection:
+def examine(stored: ModelFiles) -> Inspection:
     """Resolve every fact once; contradictions are all collected, the files' own problems first."""
-    problems, notes = list(files.problems), list(files.notes)
-    network = _network(files.config, problems, notes) if files.config else None
+    problems, notes = list(stored.problems), list(stored.notes)
+    finding = find_fp8(stored)
+    problems.extend(finding.problems)
+    files = finding.files
+    network = _network(files.config, finding.claimed, problems, notes) if files.config else None
     weight_type = _weight_type(files, problems, notes)
     head_copy = False
     if network is not None:
@@ -49,7 +54,10 @@ def examine(files: ModelFiles) -> Inspection:
         _compare_special_ids(files, files.tokenizer, notes)
         if network is not None:
             _check_vocabulary(network, files.tokenizer, end_ids, problems, notes)
-    return Inspection(network, weight_type, end_ids, head_copy, tuple(problems), tuple(notes))
+    fp8 = None
+    if finding.claimed and network is not None and not finding.problems:
+        fp8 = _stored_fp8(finding.method, stored, network, problems, notes)
+    return Inspection(network, weight_type, end_ids, head_copy, tuple(problems), tuple(notes), fp8)
 
 
 def ignored(name: str) -> bool:
@@ -57,9 +65,20 @@ def ignored(name: str) -> bool:
     return name.endswith(_IGNORED_ENDINGS)
 
 
-def _network(config: Mapping[str, Json], problems: list[Problem], notes: list[str]) -> Network | None:
+def _stored_fp8(
+    method: str, files: ModelFiles, network: Network, problems: list[Problem], notes: list[str]
+) -> StoredFp8 | None:
+    found = stored_fp8(method, files, FAMILIES[network.family].rules(network))
+    if not isinstance(found, StoredFp8):
+        problems.extend(found)
+        return None
+    notes.append(f"weights are FP8 with one scale a tensor, written by {method}")
+    return found
+
+
+def _network(config: Mapping[str, Json], fp8: bool, problems: list[Problem], notes: list[str]) -> Network | None:
     quantisation = config.get("quantization_config")
-    if isinstance(quantisation, Mapping):
+    if isinstance(quantisation, Mapping) and not fp8:
         method = quantisation.get("quant_method") or _method_of_keys(quantisation)
         problems.append(
             Problem(f"the weights are quantised with {method}, which is not supported", "give the unquantised model")

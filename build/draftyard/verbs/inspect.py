@@ -62,6 +62,7 @@ def inspect(directory: Path, cache: Path | None = None, *, allow_pickle: bool = 
         tokenizer=files.tokenizer,
         end_ids=inspection.end_ids,
         notes=tuple(notes),
+        fp8=inspection.fp8,
     )
 
 
