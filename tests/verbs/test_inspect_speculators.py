@@ -73,6 +73,22 @@ def test_heads_without_a_projection_have_none(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        ({"hidden_size": 16}, "config.json: hidden_size is 16, the heads take 32"),
+        ({"vocab_size": 60}, "config.json: vocab_size is 60, the heads' projections have 50 rows"),
+        ({"vocab_size": "60"}, "config.json: vocab_size is '60', not a whole number"),
+    ],
+)
+def test_sizes_of_heads_that_contradict_the_settings(tmp_path: Path, config: dict[str, object], message: str) -> None:
+    assert message in refused(tmp_path, medusa_weights(2, vocabulary=50), config).message
+
+
+def test_heads_without_a_projection_are_of_the_vocabulary_their_settings_name(tmp_path: Path) -> None:
+    assert inspected(tmp_path, medusa_weights(2), {"vocab_size": 60}).network.vocab_size == 60
+
+
+@pytest.mark.parametrize(
     ("weights", "message"),
     [
         (

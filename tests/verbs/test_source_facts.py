@@ -26,7 +26,7 @@ def test_a_model_is_shown_as_one(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("weights", "kind", "shown"),
     [
-        (medusa_weights(3, 2), "medusa", {"heads": 3, "blocks_per_head": 2, "own_head": False, "vocab_size": None}),
+        (medusa_weights(3, 2), "medusa", {"heads": 3, "blocks_per_head": 2, "own_head": False, "vocab_size": 50}),
         (eagle_weights(), "eagle", {"hidden_size": 32, "layers": 1, "own_embedding": True}),
         (eagle3_weights(), "eagle3", {"draft_vocab_size": 20, "vocab_size": 50, "head_size": 8}),
         (mtp_weights(), "mtp", {"kv_heads": 2, "own_head": False}),

@@ -31,11 +31,12 @@ def _resolve(evidence: Evidence) -> SpeculatorNetwork:
     rows_of_head = _projections(evidence, heads, blocks, hidden_size)
     evidence.report_strangers("a set of Medusa heads")
     _settings(evidence, heads, blocks, hidden_size)
+    vocab_size = _vocabulary(evidence, rows_of_head)
     return SpeculatorNetwork(
         kind=SpeculatorKind.MEDUSA,
         target_hidden_size=hidden_size,
-        vocab_size=rows_of_head,
-        draft_vocab_size=rows_of_head,
+        vocab_size=vocab_size,
+        draft_vocab_size=vocab_size,
         heads=heads,
         head_layers=blocks,
         own_head=rows_of_head is not None,
@@ -101,6 +102,16 @@ def _projections(evidence: Evidence, heads: int, blocks: int, hidden_size: int) 
     for name in names:
         evidence.use(name, (vocabulary_size, hidden_size))
     return vocabulary_size
+
+
+def _vocabulary(evidence: Evidence, rows_of_head: int | None) -> int | None:
+    """Tokens the heads are made for, by their projections or else by the settings; None when neither says."""
+    said = evidence.size("vocab_size")
+    if said is not None and rows_of_head is not None and said != rows_of_head:
+        evidence.fail(
+            f"config.json: vocab_size is {said}, the heads' projections have {rows_of_head} rows", "fetch one revision"
+        )
+    return said if rows_of_head is None else rows_of_head
 
 
 def _settings(evidence: Evidence, heads: int, blocks: int, hidden_size: int) -> None:
