@@ -288,3 +288,43 @@ def test_features_out_of_order_are_refused(directories: dict[str, Path]) -> None
     (sequence,) = engine._running.values()
     with pytest.raises(ValueError, match="position 7 came where those of 3 follow"):
         engine._proposer.absorb(sequence, 7, torch.zeros(1, 64))
+
+
+@pytest.mark.parametrize("name", SPECULATORS)
+def test_sequences_may_fill_their_slots_to_the_last_position(
+    tmp_path: Path, target: LlamaForCausalLM, name: str
+) -> None:
+    """The drafter's rows lie behind the sequence's own: the longest sequence must still find room for them."""
+    kind, block = SPECULATORS[name]
+    sizes = Sizes(max_batch_size=2, max_input_len=20, max_seq_len=40, kv_cache_tokens=200)
+    plain = loaded(write_engine(tmp_path / "plain", target, sizes=sizes))
+    engine = loaded(write_drafter_engine(tmp_path / "engine", drafter_for(kind, target), block, sizes=sizes))
+    requests = [ask(str(place), prompt, 20) for place, prompt in enumerate(random_prompts(4, lengths=(20, 20)))]
+    wanted = run(plain, requests)
+    for name, events in run(engine, requests).items():
+        assert summary(events) == summary(wanted[name])
+
+
+@pytest.mark.parametrize("name", SPECULATORS)
+def test_all_sequences_share_one_pass_a_level_over_the_drafters_own_vocabulary(
+    tmp_path: Path, target: LlamaForCausalLM, name: str
+) -> None:
+    kind, block = SPECULATORS[name]
+    rows = random.Random(2).sample(range(96), 40)
+    directory = write_drafter_engine(tmp_path / "engine", drafter_for(kind, target, rows=rows), block)
+    engine = loaded(directory)
+    network, passes, widths = engine._proposer._network, [], []
+    forward, logits = network.forward, network.logits
+    network.forward = lambda *given: passes.append(len(given[0])) or forward(*given)
+    network.logits = lambda states: widths.append(logits(states).shape[1]) or logits(states)
+    for place, prompt in enumerate(random_prompts(3)):
+        engine.submit(ask(str(place), prompt, 30))
+    engine.step()
+    assert passes == [], "short prompts wait for the first drafting"
+    depth = int(str(block["depth"]))
+    for _ in range(3):
+        passes.clear()
+        widths.clear()
+        engine.step()
+        assert passes == [3] * depth, "one for the true features, then one a level"
+        assert widths == [40] * depth
