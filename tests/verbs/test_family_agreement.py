@@ -107,12 +107,18 @@ def largest_difference(decoder: Decoder, logits: Mapping[tuple[int, ...], torch.
 
 
 MODELS: dict[str, tuple[str, Mapping[str, object]]] = {
-    f"{family}-{'tied' if tied else 'untied'}{suffix}": (family, {"tie_word_embeddings": tied, **changes})
+    f"{family}-{'tied' if tied else 'untied'}": (family, {"tie_word_embeddings": tied})
     for family in FAMILIES
     for tied in (True, False)
-    for suffix, changes in (
-        (("", {}), ("-bias", {"attention_bias": True, "mlp_bias": True})) if family == "llama" else (("", {}),)
-    )
+}
+BIASES = {"attention_bias": True, "mlp_bias": True}
+MODELS |= {
+    "llama-tied-bias": ("llama", {"tie_word_embeddings": True, **BIASES}),
+    "llama-untied-bias": ("llama", {"tie_word_embeddings": False, **BIASES}),
+    "llama-three-layers": ("llama", {"num_hidden_layers": 3}),
+    "qwen2-one-kv-head": ("qwen2", {"num_key_value_heads": 1}),
+    "qwen3-all-kv-heads": ("qwen3", {"num_key_value_heads": 4}),
+    "mixtral-one-of-three": ("mixtral", {"num_local_experts": 3, "num_experts_per_tok": 1}),
 }
 
 
