@@ -17,7 +17,7 @@ from draftyard.engine import acceptance
 from draftyard.engine.sampling import adjusted, distribution, uniform
 from draftyard.nouns.generation import GenerationRequest, SamplingParameters
 
-RUNS = 2500
+RUNS = 2000
 CHAIN, WIDE, LOPSIDED = (1, 1), (3, 2, 2, 2), (2, 0, 3)
 PLAIN = GenerationRequest("r", (0,), 9, sampling=SamplingParameters(top_k=0))
 # Every rule that looks at a node's own history or cuts the distribution.
