@@ -183,7 +183,7 @@ def rows_are_alike_in_any_company() -> bool:
 
 @pytest.mark.skipif(not rows_are_alike_in_any_company(), reason="this processor's BLAS sums rows by their company")
 @pytest.mark.parametrize("start", [3, 37, 189, 203])
-def test_a_verified_chain_has_the_bits_of_single_steps_in_float16(tmp_path: Path, start: int) -> None:
+def test_a_token_has_the_same_bits_verified_in_a_prompt_and_alone_in_float16(tmp_path: Path, start: int) -> None:
     decoder = loaded(write_engine(tmp_path / "engine", random_llama(), dtype=torch.float16))._decoder
     tokens = tuple(random_prompts(1, seed=start, lengths=(start + 6, start + 7))[0])
     with torch.inference_mode():
@@ -199,8 +199,10 @@ def test_a_verified_chain_has_the_bits_of_single_steps_in_float16(tmp_path: Path
             decoder.forward([Run(2, start + place, tokens[start + place : start + place + 3], 0), Run(3, 2, (9,), 1)])
             for place in (0, 3)
         ]
+        prompt = decoder.forward([Run(4, 0, tokens[: start + 6], start), Run(5, 0, tuple(range(80)), 80)])
     assert torch.equal(together, single)
     assert torch.equal(torch.cat(pieces), single)
+    assert torch.equal(prompt, single)
 
 
 def test_verified_rows_have_the_bits_of_single_rows_in_float16_products(tmp_path: Path) -> None:

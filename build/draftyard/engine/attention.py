@@ -11,8 +11,9 @@ from draftyard.engine.configuration import DecoderShape
 from draftyard.engine.key_value_cache import ROUNDED_TO, KeyValueCache
 from draftyard.engine.runs import Window
 
-# Windows of more new tokens than this (chunks of prompts) are attended one by one, without keeping all scores.
-MOST_GROUPED = 64
+# Windows of more new tokens than this (chunks of prompts) are attended in pieces of so many: what a piece does not see
+# is not multiplied, and the scores of one piece stay in the processor's cache.
+PIECE = 64
 # What one more call costs, in cached positions times (PER_POSITION + new tokens) of one sequence: measured on a CPU.
 CALL_COST = 1000
 PER_POSITION = 8
@@ -82,8 +83,6 @@ def plan_attention(
     begins = [0]
     for window in windows:
         begins.append(begins[-1] + len(window.positions))
-    few = [len(window.positions) <= MOST_GROUPED and device.type == "cpu" for window in windows]
-    order = sorted((index for index, small in enumerate(few) if small), key=lambda index: windows[index].slot)
     places = torch.tensor(
         [
             [window.slot for window in windows for _ in window.positions],
@@ -91,16 +90,50 @@ def plan_attention(
         ],
         device=device,
     )
-    groups = [
-        _group([windows[index] for index in chosen], [begins[index] for index in chosen], shape, dtype)
-        for chosen in _neighbours(order, windows)
-    ]
-    spans = []
-    for index, window in enumerate(windows):
-        if not few[index]:
-            mask = None if window.mask is None else window.mask.repeat(shape.group, 1).to(device, dtype)
-            spans.append(Span(begins[index], begins[index + 1], window.slot, window.end, mask))
-    return AttentionPlan(places[0], places[1], tuple(groups), tuple(spans))
+    if device.type != "cpu":
+        spans = [_span(window, begin, shape, dtype) for window, begin in zip(windows, begins, strict=False)]
+        return AttentionPlan(places[0], places[1], (), tuple(spans))
+    groups: list[Group] = []
+    few = [index for index, window in enumerate(windows) if len(window.positions) <= PIECE]
+    for chosen in _neighbours(sorted(few, key=lambda index: windows[index].slot), windows):
+        parts = [_whole(windows[index], begins[index]) for index in chosen]
+        groups.append(_group(parts, shape, dtype))
+    for window, begin in zip(windows, begins, strict=False):
+        if len(window.positions) > PIECE:
+            groups.extend(_group([part], shape, dtype) for part in _pieces(window, begin))
+    return AttentionPlan(places[0], places[1], tuple(groups), ())
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """Some new tokens of a window: packed rows from `begin` on, that see the first `length` positions of a slot."""
+
+    slot: int
+    begin: int
+    count: int
+    length: int
+    mask: Tensor | None
+
+
+def _whole(window: Window, begin: int) -> _Part:
+    return _Part(window.slot, begin, len(window.positions), window.end, window.mask)
+
+
+def _pieces(window: Window, begin: int) -> list[_Part]:
+    """A long window in pieces; positions that none of a piece's tokens sees are left out at its end."""
+    parts = []
+    for first in range(0, len(window.positions), PIECE):
+        count, length, mask = min(PIECE, len(window.positions) - first), window.end, None
+        if window.mask is not None:
+            length = int((window.mask[first : first + count] > HIDDEN).any(dim=0).nonzero()[-1]) + 1
+            mask = window.mask[first : first + count, :length]
+        parts.append(_Part(window.slot, begin + first, count, length, mask))
+    return parts
+
+
+def _span(window: Window, begin: int, shape: DecoderShape, dtype: torch.dtype) -> Span:
+    mask = None if window.mask is None else window.mask.repeat(shape.group, 1).to(dtype)
+    return Span(begin, begin + len(window.positions), window.slot, window.end, mask)
 
 
 def _neighbours(order: Sequence[int], windows: Sequence[Window]) -> list[list[int]]:
@@ -123,19 +156,19 @@ def _cost(windows: Sequence[Window]) -> int:
     return slots * max(window.end for window in windows) * (PER_POSITION + new)
 
 
-def _group(windows: Sequence[Window], begins: Sequence[int], shape: DecoderShape, dtype: torch.dtype) -> Group:
-    first, last = windows[0].slot, windows[-1].slot + 1
-    new = max(len(window.positions) for window in windows)
-    length = -(-max(window.end for window in windows) // ROUNDED_TO) * ROUNDED_TO
+def _group(parts: Sequence[_Part], shape: DecoderShape, dtype: torch.dtype) -> Group:
+    first, last = parts[0].slot, parts[-1].slot + 1
+    new = max(part.count for part in parts)
+    length = -(-max(part.length for part in parts) // ROUNDED_TO) * ROUNDED_TO
     mask = torch.full((last - first, new, length), HIDDEN, dtype=dtype)
     mask[:, :, 0] = 0.0  # a cell that sees nothing would be no number
     rows: list[int] = []
     cells: list[int] = []
-    for window, begin in zip(windows, begins, strict=True):
-        count, place = len(window.positions), window.slot - first
-        mask[place, :count, : window.end] = 0.0 if window.mask is None else window.mask
-        rows.extend(range(begin, begin + count))
-        cells.extend(range(place * new, place * new + count))
+    for part in parts:
+        place = part.slot - first
+        mask[place, : part.count, : part.length] = 0.0 if part.mask is None else part.mask
+        rows.extend(range(part.begin, part.begin + part.count))
+        cells.extend(range(place * new, place * new + part.count))
     dense = rows == list(range(rows[0], rows[0] + (last - first) * new))
     return Group(
         (last - first, new, shape.kv_heads, shape.group, shape.head_size),
@@ -157,8 +190,10 @@ def _rooms(mask: Tensor, shape: DecoderShape) -> tuple[Tensor, Tensor, Tensor, T
     padding = max(FEWEST_ROWS - rows, 0)
     folded = torch.zeros(2, heads, rows + padding, shape.head_size, dtype=mask.dtype)
     used = folded[:, :, :rows].view(2, slots, shape.kv_heads, new, shape.group, shape.head_size).transpose(2, 3)
-    repeated = mask[:, None, :, None].expand(-1, shape.kv_heads, -1, shape.group, -1).reshape(heads, rows, length)
-    return functional.pad(repeated, (0, 0, 0, padding)), folded[0], used[0], folded[1], used[1]
+    repeated = mask[:, :, None].expand(-1, -1, shape.group, -1).reshape(slots, 1, rows, length)
+    padded = functional.pad(repeated, (0, 0, 0, padding)).expand(-1, shape.kv_heads, -1, -1)
+    # The mask of one slot stays one for all heads.
+    return padded[0] if slots == 1 else padded.flatten(0, 1), folded[0], used[0], folded[1], used[1]
 
 
 def attend(plan: AttentionPlan, shape: DecoderShape, cache: KeyValueCache, layer: int, queries: Tensor) -> Tensor:
