@@ -1,7 +1,10 @@
 """Shards merged back are the source, whatever the cut; what would be wrong is refused and leaves nothing."""
 
 import json
+import threading
+import tracemalloc
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -105,6 +108,34 @@ def test_pieces_of_a_tensor_join(
     for rank in range(4):
         name = f"rank{rank}.safetensors"
         assert (pieces / name).read_bytes() == (whole / name).read_bytes()
+
+
+def test_memory_does_not_grow_with_the_largest_tensor(tmp_path: Path) -> None:
+    peaks = []
+    for vocabulary in (60_000, 240_000):
+        directory = write_model(tmp_path / f"m{vocabulary}", config_of(vocab_size=vocabulary, num_hidden_layers=1))
+        step = step_for(directory, Precision.FP16, 2)
+        workplace = workplace_for(directory, tmp_path / f"c{vocabulary}")
+        tracemalloc.start()
+        make_checkpoint(step, workplace)
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+    assert peaks[1] < peaks[0] + 2_000_000, "the larger table alone has 30 MB"
+    assert peaks[1] < 24_000_000
+
+
+def test_an_interrupt_stops_every_thread_and_leaves_no_file(tmp_path: Path) -> None:
+    directory = write_model(tmp_path / "m")
+    step, workplace = step_for(directory, Precision.FP16, 2), workplace_for(directory, tmp_path / "c")
+
+    def interrupt(share: float, words: str) -> None:
+        raise KeyboardInterrupt
+
+    before = threading.active_count()
+    with pytest.raises(KeyboardInterrupt):
+        make_checkpoint(step, replace(workplace, progress=interrupt))
+    assert threading.active_count() == before
+    assert list((tmp_path / "c").iterdir()) == []
 
 
 def test_one_rank_by_hand(tmp_path: Path) -> None:
