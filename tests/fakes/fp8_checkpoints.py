@@ -66,9 +66,13 @@ def calibrated(directory: Path, staging: Path, texts: Path, samples: int = 64, m
 
 def fp8_step(directory: Path, cut: Cut = Cut(), wishes: Quantisation = WISHES) -> Step:
     source = inspect(directory)
-    form = fp8_form(source.weight_type, wishes)
+    form = fp8_form(source.weight_type, wishes, source.fp8)
     config = checkpoint_config(source.network, Precision.FP8, cut.tp_size, cut.pp_size, form)
-    scales = {"kv_scale": wishes.kv_scale.value, "uncalibrated_experts": wishes.uncalibrated_experts.value}
+    scales = {
+        "kv_scale": wishes.kv_scale.value,
+        "uncalibrated_experts": wishes.uncalibrated_experts.value,
+        "scales": "stored" if source.fp8 else "calibrated",
+    }
     parameters = {"role": "target", "config": config, "quantisation": scales}
     return Step(StepKind.CHECKPOINT, "c", parameters, (source.digest, CALIBRATION_KEY), {}, (str(directory),))
 

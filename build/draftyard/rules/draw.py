@@ -22,7 +22,7 @@ from draftyard.rules.build_request import build_parameters, draw_build
 from draftyard.rules.capability import capability_problems, gpus_of
 from draftyard.rules.draw_heads import draw_heads, has_heads, heads_problems, medusa_heads
 from draftyard.rules.lane_limits import lane_problems
-from draftyard.rules.quantisation import form_problems, fp8_form
+from draftyard.rules.quantisation import form_problems, fp8_form, source_problems
 from draftyard.rules.shards import sharding_problems
 from draftyard.rules.triton_repository import repository_parameters
 from draftyard.rules.trtllm import checkpoint_config, object_of, reference_engine_config
@@ -82,6 +82,7 @@ def draw(
     """
     networks = tuple(draft.network for draft in drafts), tuple(one.network for one in heads)
     raise_problems(recipe_problems(recipe, target.network, *networks))
+    raise_problems([one for source, role in _models(target, drafts) for one in source_problems(recipe, source, role)])
     table = _Table(recipe, target, toolchain, guests_digest, texts)
     variants = tuple(
         _variant(table, way, lane, gpu, precision)
@@ -107,9 +108,9 @@ def recipe_problems(
         problems.extend(lane_problems(draft, "draft", recipe.lanes, recipe.limits))
     problems.extend(heads_problems(recipe, target, heads))
     if Precision.FP8 in recipe.precisions:
-        problems.extend(_calibration_problems(recipe))
-        for network, role in ((target, "target"), *((draft, "draft") for draft in drafts)):
-            problems.extend(form_problems(network, recipe.quantisation, role))
+        problems.extend(form_problems(target, recipe.quantisation, "target", recipe.target.pp_size))
+        for draft in drafts:
+            problems.extend(form_problems(draft, recipe.quantisation, "draft"))
     return problems
 
 
@@ -173,17 +174,19 @@ def _checkpoint(
 ) -> Step:
     """The checkpoint of a model; `way` is that of a draft, or of heads that go into the target's files."""
     name = role if way is None else f"{role} {way.name}"
-    fp8 = fp8_form(source.weight_type, table.recipe.quantisation) if precision is Precision.FP8 else None
+    wishes = table.recipe.quantisation
+    fp8 = fp8_form(source.weight_type, wishes, source.fp8) if precision is Precision.FP8 else None
     config = checkpoint_config(source.network, precision, tp_size, pp_size, fp8)
     parameters: dict[str, Json] = {"role": role, "config": config, **_permission(source)}
     inputs: tuple[str, ...] = (source.digest,)
     if fp8 is not None:
-        wishes = table.recipe.quantisation
         parameters["quantisation"] = {
             "kv_scale": wishes.kv_scale.value,
             "uncalibrated_experts": wishes.uncalibrated_experts.value,
+            "scales": "stored" if source.fp8 else "calibrated",
         }
-        inputs = (source.digest, _calibration(table, role, name, source).key)
+        if source.fp8 is None:
+            inputs = (source.digest, _calibration(table, role, name, source).key)
     label = f"checkpoint {name} {precision} tp{tp_size} pp{pp_size}"
     if way is None or way.heads is None:
         return table.add(StepKind.CHECKPOINT, label, parameters, inputs, (source.path,))
@@ -218,10 +221,8 @@ def _permission(*sources: Source | SpeculatorSource) -> dict[str, Json]:
     return {"allow_pickle": True} if any(source.pickled for source in sources) else {}
 
 
-def _calibration_problems(recipe: Recipe) -> list[Problem]:
-    if recipe.quantisation.calibration is not None:
-        return []
-    return [Problem("precision fp8 needs texts to calibrate with", "add quantisation.calibration with prompts")]
+def _models(target: Source, drafts: tuple[Source, ...]) -> list[tuple[Source, str]]:
+    return [(target, "target"), *((draft, "draft") for draft in drafts)]
 
 
 def _made_of(table: _Table, checkpoints: list[Step]) -> tuple[str, ...]:

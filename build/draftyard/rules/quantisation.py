@@ -8,7 +8,8 @@ from draftyard.nouns.digest import Json
 from draftyard.nouns.errors import Problem
 from draftyard.nouns.network import Network, Precision
 from draftyard.nouns.quantization_block import quantization_block
-from draftyard.nouns.recipe import EXCLUDED_MODULES, KvCachePrecision, Quantisation
+from draftyard.nouns.recipe import EXCLUDED_MODULES, KvCachePrecision, KvScale, Quantisation, Recipe
+from draftyard.nouns.source import Source, StoredFp8
 from draftyard.nouns.tensor import TensorType
 
 Expected = dict[str, tuple[TensorType, tuple[int, ...]]]
@@ -45,10 +46,45 @@ class Fp8Form:
         }
 
 
-def fp8_form(weight_type: TensorType, wishes: Quantisation) -> Fp8Form:
-    """The form for a source: what is not quantised stays bfloat16 when the source is that, else it is float16."""
+def fp8_form(weight_type: TensorType, wishes: Quantisation, stored: StoredFp8 | None = None) -> Fp8Form:
+    """The form for a source: what is not quantised stays bfloat16 when the source is that, else it is float16.
+
+    A source that is FP8 already (`stored`) decides itself what is left out.
+    """
     rest = Precision.BF16 if weight_type is TensorType.BF16 else Precision.FP16
-    return Fp8Form(rest, wishes.kv_cache is KvCachePrecision.FP8, wishes.exclude_modules)
+    excluded = wishes.exclude_modules if stored is None else stored.excluded
+    return Fp8Form(rest, wishes.kv_cache is KvCachePrecision.FP8, excluded)
+
+
+def source_problems(recipe: Recipe, source: Source, role: str) -> list[Problem]:
+    """Why the precisions of a recipe do not go with how a source is stored."""
+    wishes, fp8 = recipe.quantisation, Precision.FP8 in recipe.precisions
+    others = [precision.value for precision in recipe.precisions if precision is not Precision.FP8]
+    if source.fp8 is None:
+        if fp8 and wishes.calibration is None:
+            return [Problem("precision fp8 needs texts to calibrate with", "add quantisation.calibration with prompts")]
+        return []
+    problems = []
+    if others:
+        problems.append(
+            Problem(f"the {role} is FP8 already, {', '.join(others)} would not restore it", "set precisions to [fp8]")
+        )
+    if fp8 and wishes.exclude_modules not in (EXCLUDED_MODULES, source.fp8.excluded):
+        problems.append(
+            Problem(
+                f"the {role} is FP8 already, with other modules left out than quantisation.exclude_modules says",
+                "remove quantisation.exclude_modules",
+            )
+        )
+    unit = wishes.kv_scale is KvScale.UNIT
+    if fp8 and wishes.kv_cache is KvCachePrecision.FP8 and not source.fp8.cache_scales and not unit:
+        problems.append(
+            Problem(
+                f"the {role} is FP8 already, but has no scales for an FP8 KV cache",
+                "set quantisation.kv_cache to none, or kv_scale to unit",
+            )
+        )
+    return problems
 
 
 def form_of(config: Mapping[str, Json], rest: Precision) -> Fp8Form | None:
@@ -115,7 +151,7 @@ def is_scale(name: str) -> bool:
     return name.endswith("_scaling_factor")
 
 
-def form_problems(network: Network, wishes: Quantisation, role: str) -> list[Problem]:
+def form_problems(network: Network, wishes: Quantisation, role: str, pp_size: int = 1) -> list[Problem]:
     """Why these modules cannot be quantised: a tied head shares its matrix with the embedding, a router has no FP8."""
     config: dict[str, Json] = {"quantization": Fp8Form(Precision.FP16, False, wishes.exclude_modules).block()}
     problems = []

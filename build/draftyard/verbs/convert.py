@@ -15,10 +15,11 @@ from draftyard.rules.quantisation import Expected, is_fp8, is_scale
 from draftyard.rules.shards import checkpoint_name, holds
 from draftyard.rules.trtllm import TENSOR_TYPES, expected_tensors
 from draftyard.rules.trtllm_heads import promised_tensors
-from draftyard.verbs.fp8_conversion import read_ranges, wishes_of, with_fp8
+from draftyard.verbs.fp8_conversion import CalibratedScales, quantised_rules, read_ranges, wishes_of, with_fp8
 from draftyard.verbs.making import Workplace
 from draftyard.verbs.portions import Ingredients, ingredients, mapping_of
 from draftyard.verbs.rank_writing import BUG_HINT, Conversion, Portion, write_ranks
+from draftyard.verbs.stored_scales import StoredScales
 
 
 def make_checkpoint(step: Step, workplace: Workplace) -> tuple[str, ...]:
@@ -45,11 +46,16 @@ def make_checkpoint(step: Step, workplace: Workplace) -> tuple[str, ...]:
 
 
 def _with_scales(conversion: Conversion, step: Step, workplace: Workplace) -> tuple[Conversion, tuple[str, ...]]:
-    """Scales of an FP8 checkpoint; the calibration is the step's last input. Others stay as they are."""
+    """Scales of an FP8 checkpoint: the source's own, or of a calibration, which is the step's last input."""
     if not is_fp8(conversion.config):
         return conversion, ()
-    ranges = read_ranges(workplace.input_path(step.inputs[-1]))
-    scaled, notes = with_fp8(conversion, ranges, wishes_of(step.parameters))
+    target, wishes = conversion.portions[0], wishes_of(step.parameters)
+    if wishes.stored:
+        scaled, notes = with_fp8(conversion, StoredScales(target, wishes))
+    else:
+        ranges = read_ranges(workplace.input_path(step.inputs[-1]))
+        scales = CalibratedScales(target, quantised_rules(conversion), ranges, wishes)
+        scaled, notes = with_fp8(conversion, scales)
     for rank, expected in enumerate(conversion.expected):
         _check_names(tuple(scaled.constants[rank]), {name: expected[name] for name in expected if is_scale(name)}, rank)
     return scaled, notes

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,17 +26,19 @@ from draftyard.rules.trtllm import object_of
 from draftyard.verbs.rank_writing import Conversion, Portion, StoredTensor
 
 RANGES_NAME = "amax.json"
+STORED = "stored"
 _GATED = {"mlp.fc.weight": "mlp.gate.weight", "mlp.gate.weight": "mlp.fc.weight"}
 _CHUNK_BYTES = 8 * 1024 * 1024
-Scales = NDArray[np.float32]
+ScaleArray: TypeAlias = "NDArray[np.float32]"
 
 
 @dataclass(frozen=True, slots=True)
 class Fp8Wishes:
-    """What a step says about scales that no calibration gives."""
+    """What a step says about scales; `stored` ones lie in the source beside its FP8 weights."""
 
     kv_scale: KvScale
     uncalibrated_experts: UncalibratedExperts
+    stored: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +46,7 @@ class _Module:
     """A quantised module: its rule, and scales [1] or [experts, 1]."""
 
     rule: Rule
-    weight_scales: Scales
+    weight_scales: ScaleArray
     activation_scale: np.float32
 
 
@@ -55,39 +58,110 @@ def read_ranges(directory: Path) -> ActivationRanges:
 def wishes_of(parameters: Mapping[str, Json]) -> Fp8Wishes:
     """The wishes in a checkpoint step's parameters."""
     block = object_of(parameters, "quantisation")
-    return Fp8Wishes(KvScale(str(block["kv_scale"])), UncalibratedExperts(str(block["uncalibrated_experts"])))
+    experts = UncalibratedExperts(str(block["uncalibrated_experts"]))
+    return Fp8Wishes(KvScale(str(block["kv_scale"])), experts, block["scales"] == STORED)
 
 
-def with_fp8(conversion: Conversion, ranges: ActivationRanges, wishes: Fp8Wishes) -> tuple[Conversion, tuple[str, ...]]:
+class Scales(Protocol):
+    """Where the scales of a checkpoint come from: a calibration, or a source that is FP8 already."""
+
+    def weight_scales(self, rule: Rule, siblings: tuple[Part, ...]) -> ScaleArray:
+        """[1], or [experts, 1] of stacked experts; Failure names what has no scale."""
+        ...
+
+    def activation_scale(self, rule: Rule, siblings: tuple[Part, ...]) -> np.float32:
+        """The scale of a module's input; Failure names what has none."""
+        ...
+
+    def quantiser(self, part: Part, scale: np.float32) -> Quantiser:
+        """What a source tensor goes through to have this scale."""
+        ...
+
+    def cache_scale(self, layer: int) -> np.float32:
+        """The scale of a layer's keys and values; Failure when there is none."""
+        ...
+
+    def notes(self) -> tuple[str, ...]:
+        """What people should know, once all scales were asked for."""
+        ...
+
+
+class CalibratedScales:
+    """Scales of 16-bit weights: the largest magnitudes of the weights, and those that a calibration measured."""
+
+    def __init__(self, portion: Portion, rules: list[Rule], ranges: ActivationRanges, wishes: Fp8Wishes) -> None:
+        """Reads all weights of `rules`."""
+        self._stored = portion.stored
+        self._largest = _largest_magnitudes(portion, rules)
+        self._ranges = ranges
+        self._wishes = wishes
+        self._borrowed: dict[str, int] = {}
+        self._cached: list[np.float32] = []
+
+    def weight_scales(self, rule: Rule, siblings: tuple[Part, ...]) -> ScaleArray:
+        """max |w| / 448 over all parts and siblings."""
+        names = [[part.name for part in (*parts, *siblings)] for parts in parts_by_expert(rule)]
+        # NaN must win over every number, so that it is seen.
+        worst = [
+            max(group, key=lambda name: (not np.isfinite(self._largest[name]), self._largest[name])) for group in names
+        ]
+        return np.array([scale_of(self._largest[name], name) for name in worst], dtype=np.float32)
+
+    def activation_scale(self, rule: Rule, siblings: tuple[Part, ...]) -> np.float32:
+        """max |x| / 448 over the calibration."""
+        found = activation_scale(self._ranges, module_of(rule), self._wishes.uncalibrated_experts)
+        if found.borrowed:
+            self._borrowed[module_of(rule)] = len(found.borrowed)
+        return found.value
+
+    def quantiser(self, part: Part, scale: np.float32) -> Quantiser:
+        """From the source's type."""
+        return Quantiser(self._stored[part.name].header.type, scale)
+
+    def cache_scale(self, layer: int) -> np.float32:
+        """As measured, not below 1."""
+        self._cached.append(kv_scale(self._ranges, layer, self._wishes.kv_scale))
+        return self._cached[-1]
+
+    def notes(self) -> tuple[str, ...]:
+        """How much text, what was borrowed, how cache scales are distributed."""
+        ranges, borrowed = self._ranges, self._borrowed
+        notes = [f"calibrated on {ranges.tokens} tokens of {ranges.samples} texts"]
+        if borrowed:
+            total, names = sum(borrowed.values()), name_list(sorted(borrowed))
+            notes.append(f"warning: {total} ranges of experts were borrowed from siblings: {names}")
+        if self._cached:
+            notes.extend(kv_notes(ranges, self._cached, self._wishes.kv_scale))
+        return tuple(notes)
+
+
+def quantised_rules(conversion: Conversion) -> list[Rule]:
+    """The rules of the target's own tensors that become FP8."""
+    rules = conversion.portions[0].rules
+    return [
+        rule for rule in rules if rule.name.endswith(".weight") and is_quantised(conversion.config, module_of(rule))
+    ]
+
+
+def with_fp8(conversion: Conversion, scales: Scales) -> tuple[Conversion, tuple[str, ...]]:
     """The conversion with a quantiser for each source tensor of a quantised module, and every scale; and notes.
 
-    Reads all weights that are to be quantised. Failure names what has no scale: a tensor of zeros, a value that is no
-    number, a module or an expert that the calibration did not reach.
+    Failure names what has no scale: a tensor of zeros, a value that is no number, a module or an expert that the
+    calibration did not reach.
     """
-    target = conversion.portions[0]
-    rules = [rule for rule in target.rules if rule.split is not Split.VOCABULARY or rule.name == "lm_head.weight"]
-    quantised = [rule for rule in rules if is_quantised(conversion.config, module_of(rule))]
-    largest = _largest_magnitudes(target, quantised)
+    quantised = quantised_rules(conversion)
     modules: list[_Module] = []
     fp8: dict[str, Quantiser] = {}
-    borrowed: dict[str, int] = {}
     for rule in quantised:
-        scales = _weight_scales(rule, _siblings(rule, quantised), largest)
-        active = activation_scale(ranges, module_of(rule), wishes.uncalibrated_experts)
-        if active.borrowed:
-            borrowed[module_of(rule)] = len(active.borrowed)
-        for part, index in zip(rule.parts, _expert_of(rule), strict=True):
-            fp8[part.name] = Quantiser(target.stored[part.name].header.type, scales[index])
-        modules.append(_Module(rule, scales, active.value))
-    cached = _kv_scales(conversion, ranges, wishes)
+        siblings = _siblings(rule, quantised)
+        found = scales.weight_scales(rule, siblings)
+        for scale, parts in zip(found, parts_by_expert(rule), strict=True):
+            fp8 |= {part.name: scales.quantiser(part, scale) for part in parts}
+        modules.append(_Module(rule, found, scales.activation_scale(rule, siblings)))
+    layers = range(conversion.portions[0].network.layers if has_fp8_cache(conversion.config) else 0)
+    cached = {layer: scales.cache_scale(layer) for layer in layers}
     made = replace(conversion, fp8=fp8, constants=_constants(conversion, modules, cached))
-    notes = [_size_note(conversion, modules), f"calibrated on {ranges.tokens} tokens of {ranges.samples} texts"]
-    if borrowed:
-        total = sum(borrowed.values())
-        notes.append(f"warning: {total} ranges of experts were borrowed from siblings: {name_list(sorted(borrowed))}")
-    if cached:
-        notes.extend(kv_notes(ranges, list(cached.values()), wishes.kv_scale))
-    return made, tuple(notes)
+    return made, (_size_note(conversion, modules), *scales.notes())
 
 
 def module_of(rule: Rule) -> str:
@@ -135,44 +209,24 @@ def _siblings(rule: Rule, quantised: list[Rule]) -> tuple[Part, ...]:
     return tuple(part for one in quantised if one.layer == rule.layer and one.name == other for part in one.parts)
 
 
-def _weight_scales(rule: Rule, siblings: tuple[Part, ...], largest: Mapping[str, np.float32]) -> Scales:
-    """[1], over all parts and siblings; of stacked experts [experts, 1]."""
-    experts = _expert_of(rule)
-    scales = np.empty((max(experts) + 1,), dtype=np.float32)
-    for expert in range(len(scales)):
-        parts = [part for part, index in zip(rule.parts, experts, strict=True) if index == expert]
-        names = [part.name for part in (*parts, *siblings)]
-        # NaN must win over every number, so that it is seen.
-        worst = max(names, key=lambda name: (not np.isfinite(largest[name]), largest[name]))
-        scales[expert] = scale_of(largest[worst], worst)
-    return scales
-
-
-def _expert_of(rule: Rule) -> list[int]:
-    """The expert of each part; all of a dense rule's parts share one scale."""
+def parts_by_expert(rule: Rule) -> list[tuple[Part, ...]]:
+    """The parts that share one scale: those of each expert, or all of a dense rule."""
     if rule.split is Split.EXPERTS_UP:
-        return [index // 2 for index in range(len(rule.parts))]
+        return [rule.parts[at : at + 2] for at in range(0, len(rule.parts), 2)]
     if rule.split is Split.EXPERTS_DOWN:
-        return list(range(len(rule.parts)))
-    return [0] * len(rule.parts)
-
-
-def _kv_scales(conversion: Conversion, ranges: ActivationRanges, wishes: Fp8Wishes) -> dict[int, np.float32]:
-    if not has_fp8_cache(conversion.config):
-        return {}
-    layers = range(conversion.portions[0].network.layers)
-    return {layer: kv_scale(ranges, layer, wishes.kv_scale) for layer in layers}
+        return [(part,) for part in rule.parts]
+    return [rule.parts]
 
 
 def _constants(
     conversion: Conversion, modules: list[_Module], cached: Mapping[int, np.float32]
-) -> tuple[dict[str, Scales], ...]:
+) -> tuple[dict[str, ScaleArray], ...]:
     """The scales in each rank's file, under the names of its stage."""
     network, mapping = conversion.portions[0].network, conversion.mapping
-    constants: list[dict[str, Scales]] = []
+    constants: list[dict[str, ScaleArray]] = []
     for rank in range(mapping.world_size):
         stage = rank // mapping.tp_size
-        own: dict[str, Scales] = {}
+        own: dict[str, ScaleArray] = {}
 
         def local(rule: Rule, stage: int = stage) -> str:
             return checkpoint_name(rule, network, mapping.pp_size, stage).removesuffix(".weight")

@@ -19,6 +19,7 @@ from draftyard.rules.speculators.eagle import eagle_rules
 from draftyard.rules.speculators.eagle3 import eagle3_rules
 from draftyard.rules.speculators.medusa import medusa_rules
 from draftyard.rules.speculators.mtp import mtp_rules
+from draftyard.rules.stored_fp8 import is_stored_scale
 from draftyard.rules.trtllm import DTYPES, checkpoint_config, integer_of, object_of
 from draftyard.rules.trtllm_heads import drafter_config, eagle_config, medusa_config
 from draftyard.verbs.inspect import inspect, inspect_speculator
@@ -81,7 +82,7 @@ def model_portion(model: Source) -> Portion:
     directory = Path(model.path)
     stored = {tensor.name: StoredTensor(directory, tensor) for tensor in model.tensors}
     rules = FAMILIES[model.network.family].rules(model.network)
-    return Portion(model.network, rules, stored, frozenset(stored))
+    return Portion(model.network, rules, stored, frozenset(name for name in stored if not is_stored_scale(name)))
 
 
 def _head_portion(source: SpeculatorSource, model: Source | None, rules: tuple[Rule, ...], copies: int = 1) -> Portion:
