@@ -142,8 +142,8 @@ def test_check_reads_the_bytes_and_finds_strangers(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"store_format": 2}, "written by a newer version"),
-        ({"store_format": 2, "new_key": 1}, "written by a newer version"),
+        ({"store_format": 3}, "written by a newer version"),
+        ({"store_format": 3, "new_key": 1}, "written by a newer version"),
         ({"files": 1}, "is broken: files"),
         ({"key": "f" * 64}, "holds the artefact ffffffffffff"),
     ],

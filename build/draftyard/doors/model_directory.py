@@ -1,11 +1,11 @@
 """Reads a model directory in Hugging Face layout: settings, tokenizer, tensor headers, and a digest of its contents."""
 
-import hashlib
 import json
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from draftyard.doors.file_digest import file_digest
 from draftyard.doors.tokenizer_files import TOKENIZER_FILES, read_tokenizer
 from draftyard.doors.weight_files import (
     INDEX_NAME,
@@ -19,7 +19,6 @@ from draftyard.nouns.digest import Json, digest
 from draftyard.nouns.errors import Failure, Problem
 from draftyard.nouns.source import ModelFiles, TokenizerFacts
 
-_HASH_BYTES = 8 * 1024 * 1024
 _CACHE_NAME = "content-hashes.json"
 _SETTINGS = ("config.json", "generation_config.json", "hf_quant_config.json")
 
@@ -57,7 +56,7 @@ def read_model_directory(directory: Path, read_pickle: HeaderReader | None = Non
 
 
 def content_digest(directory: Path, names: Sequence[str], cache: Path | None) -> str:
-    """SHA-256 over the contents of the files `names`; where they lie and when they were written is no part of it.
+    """A hash over the contents of the files `names`; where they lie and when they were written is no part of it.
 
     `cache` is a directory for the hashes already known, by path, size, time of change and inode. This process remembers
     them too, so that a model is read once by whoever plans and converts it.
@@ -69,7 +68,7 @@ def content_digest(directory: Path, names: Sequence[str], cache: Path | None) ->
         path = (directory / name).resolve()
         state = path.stat()
         identity = f"{path}|{state.st_size}|{state.st_mtime_ns}|{state.st_ino}"
-        used[identity] = stored.get(identity) or _REMEMBERED.get(identity) or _file_hash(path)
+        used[identity] = stored.get(identity) or _REMEMBERED.get(identity) or file_digest(path)
         hashes[name] = used[identity]
     for identity, content in used.items():
         _REMEMBERED.setdefault(identity, content)
@@ -79,14 +78,6 @@ def content_digest(directory: Path, names: Sequence[str], cache: Path | None) ->
 
 
 _REMEMBERED: dict[str, str] = {}
-
-
-def _file_hash(path: Path) -> str:
-    total = hashlib.sha256()
-    with path.open("rb") as file:
-        while piece := file.read(_HASH_BYTES):
-            total.update(piece)
-    return total.hexdigest()
 
 
 def _load_cache(cache: Path | None) -> dict[str, str]:

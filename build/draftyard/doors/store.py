@@ -1,7 +1,6 @@
 """The artefact store: content below keys, an artefact exists when its receipt does, a killed build leaves none."""
 
 import errno
-import hashlib
 import json
 import os
 import shutil
@@ -16,12 +15,12 @@ from typing import TypeAlias
 
 from pydantic import ValidationError
 
+from draftyard.doors.file_digest import file_digest
 from draftyard.doors.locks import exclusive, exclusive_if_free
 from draftyard.nouns.artifact import RECEIPT_NAME, STORE_FORMAT, FileRecord, Receipt
 from draftyard.nouns.blueprint import Step, StepKind
 from draftyard.nouns.errors import ExitCode, Failure, Problem
 
-_HASH_BYTES = 8 * 1024 * 1024
 _HASH_THREADS = 4
 _STAGING = ".staging-"
 _LOCKS = ".locks"
@@ -178,8 +177,8 @@ class Store:
         with ThreadPoolExecutor(_HASH_THREADS) as pool:
             hashes = list(pool.map(self._hash, [path for _, path in wanted]))
         return tuple(
-            FileRecord(path=name, size_bytes=path.stat().st_size, sha256=sha256)
-            for (name, path), sha256 in zip(wanted, hashes, strict=True)
+            FileRecord(path=name, size_bytes=path.stat().st_size, digest=content)
+            for (name, path), content in zip(wanted, hashes, strict=True)
         )
 
     def _hash(self, path: Path) -> str:
@@ -189,13 +188,10 @@ class Store:
             known = self._hashes.get(identity)
         if known is not None:
             return known
-        total = hashlib.sha256()
-        with path.open("rb") as file:
-            while piece := file.read(_HASH_BYTES):
-                total.update(piece)
+        content = file_digest(path)
         with self._guard:
-            self._hashes[identity] = total.hexdigest()
-        return total.hexdigest()
+            self._hashes[identity] = content
+        return content
 
 
 def _lock_path(folder: Path, key: str) -> Path:

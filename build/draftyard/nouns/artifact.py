@@ -5,7 +5,8 @@ from collections.abc import Mapping
 from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
 RECEIPT_NAME = "receipt.json"
-STORE_FORMAT = 1
+# 2: files carry the digest of their pieces (doors/file_digest.py) in place of one SHA-256.
+STORE_FORMAT = 2
 
 
 class FileRecord(BaseModel):
@@ -15,7 +16,7 @@ class FileRecord(BaseModel):
 
     path: str
     size_bytes: int
-    sha256: str
+    digest: str
 
 
 class Receipt(BaseModel):
