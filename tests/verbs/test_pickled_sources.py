@@ -10,15 +10,17 @@ import torch
 from tests.engine.test_pickled_weights import Command
 from tests.fakes.tiny_model import config_of, random_weights, write_model
 from tests.fakes.tiny_recipe import write_recipe
+from tests.fakes.tiny_speculators import eagle3_weights, layer_config, medusa_weights, write_speculator
 from tests.verbs.test_convert import workplace_for
 
 from draftyard.nouns.blueprint import Step, StepKind
 from draftyard.nouns.errors import Failure
+from draftyard.nouns.lane import SpeculatorKind
 from draftyard.nouns.network import Precision
 from draftyard.rules.trtllm import checkpoint_config
 from draftyard.verbs.convert import make_checkpoint
 from draftyard.verbs.drawing import draw_recipe
-from draftyard.verbs.inspect import inspect
+from draftyard.verbs.inspect import inspect, inspect_speculator
 
 
 def pickled(directory: Path, weights: Mapping[str, np.ndarray], shards: int = 1) -> Path:
@@ -122,3 +124,23 @@ def test_the_recipe_permits_each_model_by_itself(tmp_path: Path) -> None:
     assert checkpoints["target"].parameters["allow_pickle"] is True
     assert "allow_pickle" not in checkpoints["draft"].parameters
     assert checkpoints["draft"].key in {step.key for step in plain.steps}, "the permission changes no other key"
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"), [(SpeculatorKind.MEDUSA, "medusa_lm_head.pt"), (SpeculatorKind.EAGLE3, "pytorch_model.bin")]
+)
+def test_heads_as_their_authors_pickled_them(tmp_path: Path, kind: SpeculatorKind, name: str) -> None:
+    weights = medusa_weights() if kind is SpeculatorKind.MEDUSA else eagle3_weights()
+    config = None if kind is SpeculatorKind.MEDUSA else layer_config()
+    safe = inspect_speculator(write_speculator(tmp_path / "safe", weights, config), kind)
+    directory = write_speculator(tmp_path / "pickled", weights, config)
+    (directory / "model.safetensors").unlink()
+    torch.save({key: torch.from_numpy(value) for key, value in weights.items()}, directory / name)
+    with pytest.raises(Failure, match="which are not opened"):
+        inspect_speculator(directory, kind)
+    found = inspect_speculator(directory, kind, allow_pickle=True)
+    assert found.pickled
+    assert found.network == safe.network
+    assert [(one.name, one.type, one.shape) for one in found.tensors] == [
+        (one.name, one.type, one.shape) for one in safe.tensors
+    ]
