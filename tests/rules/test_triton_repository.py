@@ -14,16 +14,25 @@ from draftyard.nouns.errors import Failure
 from draftyard.nouns.lane import Lane, SpeculatorKind
 from draftyard.nouns.recipe import (
     DraftTargetSpeculator,
+    Eagle3Speculator,
     EagleSpeculator,
     Limits,
     LookaheadSpeculator,
     MedusaSpeculator,
+    MtpSpeculator,
     Serving,
+    Speculator,
 )
 from draftyard.nouns.repository import LogitsType, ModelName, Repository, RepositoryPlan
 from draftyard.rules.triton_checks import repository_problems
 from draftyard.rules.triton_repository import draw_repository, repository_parameters
 
+HEADS: dict[str, Speculator] = {
+    "medusa": MedusaSpeculator(kind=SpeculatorKind.MEDUSA, path="heads", max_draft_len=16),
+    "eagle": EagleSpeculator(kind=SpeculatorKind.EAGLE, path="eagle", dynamic_tree_max_top_k=4),
+    "eagle3": Eagle3Speculator(kind=SpeculatorKind.EAGLE3, path="eagle3"),
+    "mtp": MtpSpeculator(kind=SpeculatorKind.MTP, path="mtp", max_draft_len=2),
+}
 TENSORRT_SPECULATORS = {
     "none": None,
     "draft_target": DraftTargetSpeculator(kind=SpeculatorKind.DRAFT_TARGET, path="draft", max_draft_len=5),
@@ -51,6 +60,7 @@ def parameters(name: str, **changes: object) -> dict[str, object]:
 
 REPOSITORIES = {
     **{f"reference-{name}": parameters(name) for name in SPECULATORS},
+    **{f"reference-{name}": parameters("none", speculator=HEADS[name]) for name in ("eagle3", "mtp")},
     **{
         f"tensorrt-{name}": parameters("none", lane=Lane.TENSORRT, speculator=speculator, ranks=2)
         for name, speculator in TENSORRT_SPECULATORS.items()
@@ -74,6 +84,14 @@ def test_configurations_are_the_golden_ones(name):
     assert folders == sorted(texts)
     for model, text in texts.items():
         assert text == (GOLDEN / name / model / "config.pbtxt").read_text(encoding="utf-8"), model
+
+
+@pytest.mark.parametrize("name", HEADS)
+def test_the_reference_engine_speculates_by_itself(name):
+    """Nothing in its configurations tells what drafts: the engine's own config does."""
+    plan = RepositoryPlan.model_validate(parameters("none", speculator=HEADS[name])["plan"])
+    assert plan.speculator == name
+    assert draw_repository(plan) == draw_repository(plan_named("reference-none"))
 
 
 @pytest.mark.parametrize("name", REPOSITORIES)
