@@ -135,7 +135,8 @@ NETWORKS = {
     "eagle3": SpeculatorNetwork(SpeculatorKind.EAGLE3, 32, 50, 50),
     "mtp": SpeculatorNetwork(SpeculatorKind.MTP, 32, 50, 50),
 }
-NOT_OF_BYTES = {"kind", "path", "allow_pickle"}
+# Which variants there are, not what is in them, follows from `precisions`.
+NOT_OF_BYTES = {"kind", "path", "allow_pickle", "precisions"}
 
 
 @pytest.mark.parametrize(("kind", "name"), [(kind, name) for kind, changes in SPECULATORS.items() for name in changes])
@@ -234,3 +235,14 @@ def test_on_a_cpu_half_weights_have_a_cache_in_float32(models: tuple[Source, Sou
     parts = {part.part: part.bytes for part in variant_memory(blueprint, blueprint.variants[0]).parts}
     assert parts["target weights"] == models[0].parameter_count * 2
     assert parts["target KV cache"] == 128 * 2 * 3 * 2 * 8 * 4
+
+
+def test_a_speculator_may_be_built_in_some_precisions_alone(models: tuple[Source, Source]) -> None:
+    wide = ("[fp32]", "[fp32, fp16]")
+    names = {variant.name for variant in drawn(models, wide).variants}
+    some = drawn(
+        models, wide, ("{kind: ngram, max_draft_len: 3}", "{kind: ngram, max_draft_len: 3, precisions: [fp32]}")
+    )
+    assert names - {variant.name for variant in some.variants} == {"ngram-fp16-cpu-tp1"}
+    with pytest.raises(ValueError, match="which the recipe does not build"):
+        drawn(models, ("{kind: ngram, max_draft_len: 3}", "{kind: ngram, max_draft_len: 3, precisions: [bf16]}"))

@@ -224,8 +224,8 @@ def test_what_is_verified_has_the_limits_of_its_repository(tmp_path: Path, monke
 def test_a_source_that_changes_under_the_build_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     recipe, out = write_recipe(tmp_path), tmp_path / "out"
 
-    def draw_then_change(path: Path, cache: Path | None) -> object:
-        drawing = draw_recipe(path, cache)
+    def draw_then_change(path: Path, cache: Path | None, rehearsal: bool) -> object:
+        drawing = draw_recipe(path, cache, rehearsal)
         settings = tmp_path / "target" / "generation_config.json"
         settings.write_text(settings.read_text().replace("[2, 3]", "[2]"))
         return drawing

@@ -141,6 +141,17 @@ def link_tensor_file(source: Path, destination: Path) -> None:
             raise _not_written(destination.name, copy_error) from copy_error
 
 
+def write_hollow_file(path: Path, specs: Sequence[TensorSpec]) -> None:
+    """A file of the right header and size whose weights are a hole: read as zeros, and no room on the disk."""
+    text, _ = _layout(specs, {})
+    try:
+        with path.open("xb") as file:
+            file.write(len(text).to_bytes(8, "little") + text)
+            file.truncate(tensor_file_bytes(specs, {}))
+    except OSError as error:
+        raise _not_written(path.name, error) from error
+
+
 class TensorWriter:
     """Writes one safetensors file whose tensors are known first and given one by one, in any order.
 

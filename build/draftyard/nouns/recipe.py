@@ -44,7 +44,19 @@ class Target(Section):
     pp_size: Count = Field(1, description="Pipeline parallel size.")
 
 
-class NgramSpeculator(Section):
+class AnySpeculator(Section):
+    """What all ways to speculate have in common."""
+
+    precisions: tuple[Precision, ...] = Field(
+        (), description="Precisions of the recipe that it is built in; none listed: all of them."
+    )
+
+    def built_in(self, precision: Precision) -> bool:
+        """Whether a person wants this way to speculate in a precision."""
+        return not self.precisions or precision in self.precisions
+
+
+class NgramSpeculator(AnySpeculator):
     """Drafts by looking up the last tokens earlier in the sequence; needs no weights."""
 
     kind: Literal[SpeculatorKind.NGRAM]
@@ -64,7 +76,7 @@ class NgramSpeculator(Section):
         return self.max_draft_len
 
 
-class DraftTargetSpeculator(Section):
+class DraftTargetSpeculator(AnySpeculator):
     """A smaller model with the target's tokenizer proposes a chain of tokens."""
 
     kind: Literal[SpeculatorKind.DRAFT_TARGET]
@@ -101,7 +113,7 @@ def _chain_or_nodes(known: Mapping[str, object]) -> int:
     return depth if isinstance(depth, int) and known.get("dynamic_tree_max_top_k") is None else _nodes(known)
 
 
-class MedusaSpeculator(Section):
+class MedusaSpeculator(AnySpeculator):
     """Heads beside the target's own predict the tokens after the next one, all at once; a tree of them is verified."""
 
     kind: Literal[SpeculatorKind.MEDUSA]
@@ -123,7 +135,7 @@ class MedusaSpeculator(Section):
         return min(self.heads or DEFAULT_TREE_DEPTH, self.max_draft_len)
 
 
-class EagleSpeculator(Section):
+class EagleSpeculator(AnySpeculator):
     """A small network predicts the target's next features from its last ones (EAGLE-1 and EAGLE-2)."""
 
     kind: Literal[SpeculatorKind.EAGLE]
@@ -153,7 +165,7 @@ class EagleSpeculator(Section):
         return self.num_eagle_layers
 
 
-class Eagle3Speculator(Section):
+class Eagle3Speculator(AnySpeculator):
     """A small network predicts tokens from features of three layers of the target (EAGLE-3)."""
 
     kind: Literal[SpeculatorKind.EAGLE3]
@@ -174,7 +186,7 @@ class Eagle3Speculator(Section):
         return self.depth
 
 
-class MtpSpeculator(Section):
+class MtpSpeculator(AnySpeculator):
     """A module trained with the target to predict one token more, used again for each further one."""
 
     kind: Literal[SpeculatorKind.MTP]
@@ -188,7 +200,7 @@ class MtpSpeculator(Section):
         return self.max_draft_len
 
 
-class LookaheadSpeculator(Section):
+class LookaheadSpeculator(AnySpeculator):
     """The target itself fills a window of guesses and verifies the n-grams found in it; needs no weights."""
 
     kind: Literal[SpeculatorKind.LOOKAHEAD]
@@ -363,6 +375,14 @@ class Recipe(Section):
         for name, values in (("lanes", self.lanes), ("gpus", self.gpus), ("precisions", self.precisions)):
             if len(set(values)) != len(values):
                 raise ValueError(f"{name} lists a value twice; name each once")
+        return self
+
+    @model_validator(mode="after")
+    def _precisions_known(self) -> "Recipe":
+        for speculator in self.speculators:
+            unknown = [one for one in speculator.precisions if one not in self.precisions]
+            if unknown:
+                raise ValueError(f"precisions of {speculator.kind} name {unknown[0]}, which the recipe does not build")
         return self
 
     @model_validator(mode="after")

@@ -4,7 +4,10 @@ from pydantic import BaseModel, ConfigDict
 
 
 class Toolchain(BaseModel):
-    """Versions that decide bytes; `driver_floor` is the least driver the container accepts."""
+    """Versions that decide bytes; `driver_floor` is the least driver the container accepts.
+
+    A `rehearsal` makes files of the right names and sizes without weights; its keys are never those of real artefacts.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -14,3 +17,4 @@ class Toolchain(BaseModel):
     driver_floor: str
     triton_image: str
     store_format: int
+    rehearsal: bool = False

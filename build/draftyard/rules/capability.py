@@ -99,11 +99,13 @@ def capability_problems(
 
 def _combinations(recipe: Recipe, family: str | None, draft_families: tuple[str, ...]) -> Iterator[Combination]:
     ranks = recipe.target.tp_size * recipe.target.pp_size
-    kinds = (SpeculatorKind.NONE, *(SpeculatorKind(speculator.kind) for speculator in recipe.speculators))
     for lane in recipe.lanes:
         # Without a device that fits, the ones asked for are refused by name.
         devices = gpus_of(lane, recipe.gpus) or recipe.gpus
-        for kind, precision, gpu in product(kinds, recipe.precisions, devices):
+        for speculator, precision, gpu in product((None, *recipe.speculators), recipe.precisions, devices):
+            if speculator is not None and not speculator.built_in(precision):
+                continue
+            kind = SpeculatorKind.NONE if speculator is None else SpeculatorKind(speculator.kind)
             yield Combination(lane, kind, precision, gpu, ranks, family)
             if kind is SpeculatorKind.DRAFT_TARGET:
                 for draft_family in draft_families:

@@ -89,6 +89,7 @@ def draw(
         for precision, lane in product(recipe.precisions, recipe.lanes)
         for gpu in gpus_of(lane, recipe.gpus)
         for way in ways(recipe, drafts, heads)
+        if way.speculator is None or way.speculator.built_in(precision)
     )
     raise_problems(table.problems)
     return Blueprint(recipe.name, tuple(table.steps.values()), variants)

@@ -27,6 +27,7 @@ from draftyard.verbs.convert import make_checkpoint
 from draftyard.verbs.drawing import Drawing, draw_recipe
 from draftyard.verbs.making import Maker, Workplace
 from draftyard.verbs.package import make_repository
+from draftyard.verbs.rehearsal import rehearse_calibration, rehearse_checkpoint
 from draftyard.verbs.running import Bounds, Job, LocalExecutor, Watcher, run_jobs, step_memory_bytes
 
 _MOST_TASKS = 256
@@ -37,6 +38,10 @@ MAKERS: Mapping[StepKind, Maker] = {
     StepKind.ENGINE: make_engine,
     StepKind.REPOSITORY: make_repository,
 }
+REHEARSALS: Mapping[StepKind, Maker] = {
+    StepKind.CALIBRATION: rehearse_calibration,
+    StepKind.CHECKPOINT: rehearse_checkpoint,
+}
 ENGINES = (StepKind.CALIBRATION, StepKind.CHECKPOINT, StepKind.ENGINE)
 REPOSITORIES = (*ENGINES, StepKind.REPOSITORY)
 
@@ -45,8 +50,8 @@ REPOSITORIES = (*ENGINES, StepKind.REPOSITORY)
 class BuildOptions:
     """Where to, how far, how much at once; `call` is the command as typed, for the receipts.
 
-    `builder` compiles the engines of the tensorrt lane. `cluster` is the address of a Ray cluster whose machines share
-    `out`; None: this machine alone.
+    `builder` compiles the engines of the tensorrt lane. A `rehearsal` goes the whole way without weights. `cluster` is
+    the address of a Ray cluster whose machines share `out`; None: this machine alone.
     """
 
     out: Path
@@ -56,6 +61,7 @@ class BuildOptions:
     call: tuple[str, ...] = ()
     builder: Builder = _DEFAULT_BUILDER
     cluster: str | None = None
+    rehearsal: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +87,7 @@ def build(recipe: Path, options: BuildOptions, watcher: Watcher) -> tuple[Drawin
     steps are left for hosts with other GPUs; what was finished until then stays, and the next build goes on from there.
     """
     roots = StoreRoots(options.out)
-    drawing = draw_recipe(recipe, roots.cache)
+    drawing = draw_recipe(recipe, roots.cache, options.rehearsal)
     for note in drawing.notes:
         watcher.told(note)
     store = open_store(options)
@@ -148,6 +154,7 @@ class StepMaker:
         self.store = open_store(options)
         logs = StoreRoots(options.out).folder(StepKind.ENGINE) / "logs"
         self._plans = PlanMaker(options.builder, pool.borrow, logs)
+        self._makers = {**MAKERS, **REHEARSALS} if options.rehearsal else MAKERS
 
     def input_path(self, key: str) -> Path:
         """Where the artefact of this key lies, whatever its kind; Failure when it is nowhere."""
@@ -159,7 +166,7 @@ class StepMaker:
 
     def make(self, step: Step, workplace: Workplace) -> tuple[str, ...]:
         """Fill the staging directory; returns notes."""
-        maker = MAKERS[step.kind] if _product(step) is None else self._plans.make
+        maker = self._makers[step.kind] if _product(step) is None else self._plans.make
         return maker(step, workplace)
 
 
@@ -201,7 +208,7 @@ def check(recipe: Path, options: BuildOptions, watcher: Watcher) -> None:
     Artefacts share files by hard links, so those of later kinds are read too where they exist: one bad byte in a
     checkpoint is a bad byte in its repositories.
     """
-    drawing = draw_recipe(recipe, StoreRoots(options.out).cache)
+    drawing = draw_recipe(recipe, StoreRoots(options.out).cache, options.rehearsal)
     store = open_store(options)
     problems: list[Problem] = []
     for step in drawing.blueprint.steps:

@@ -29,7 +29,7 @@ def make_checkpoint(step: Step, workplace: Workplace) -> tuple[str, ...]:
     when a value is no finite number or becomes none in the new type, or when the disk is too small.
     """
     found = ingredients(step, workplace.source_paths)
-    conversion = _prepare(step, found)
+    conversion = prepare(step, found)
     written_bytes = _check_space(conversion, workplace.staging)
     conversion, scale_notes = _with_scales(conversion, step, workplace)
     losses = write_ranks(conversion, workplace)
@@ -85,7 +85,7 @@ def _range_notes(conversion: Conversion, weight_type: TensorType, losses: Losses
     return tuple(notes)
 
 
-def _prepare(step: Step, found: Ingredients) -> Conversion:
+def prepare(step: Step, found: Ingredients) -> Conversion:
     """Check the request against the sources before any weight is read."""
     config = step.parameters["config"]
     if not isinstance(config, Mapping):

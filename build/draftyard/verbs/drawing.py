@@ -54,7 +54,7 @@ def read_recipe(path: Path) -> RecipeFile:
     return RecipeFile(path.resolve(), judge_recipe(text.document, text.lines, path.name))
 
 
-def draw_recipe(path: Path, cache: Path | None) -> Drawing:
+def draw_recipe(path: Path, cache: Path | None, rehearsal: bool = False) -> Drawing:
     """Everything that is decided before any work; weights are read for their digest only, after all checks.
 
     `cache` is where hashes of unchanged model files are remembered. Failure lists what is wrong with the recipe, with
@@ -81,7 +81,8 @@ def draw_recipe(path: Path, cache: Path | None) -> Drawing:
     )
     for source in heads:
         notes.extend(f"{source.kind}: {note}" for note in (*source.notes, *pair_heads(target, source)))
-    blueprint = draw(recipe, target, drafts, read_toolchain(), guests_digest(), texts, heads)
+    toolchain = read_toolchain().model_copy(update={"rehearsal": rehearsal})
+    blueprint = draw(recipe, target, drafts, toolchain, guests_digest(), texts, heads)
     return Drawing(file, target, drafts, blueprint, tuple(notes), heads)
 
 
