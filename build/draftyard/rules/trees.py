@@ -6,7 +6,6 @@ missing prefix is filled in uncounted (`runtime/medusa_utils.py`), and a path lo
 logits (FasterDecoding/Medusa#81). So everything is checked here.
 """
 
-import heapq
 import math
 from collections import Counter
 from collections.abc import Sequence
@@ -69,21 +68,16 @@ def default_tree(nodes: int, levels: int, most_non_leaves: int | None = None) ->
         raise ValueError(f"{nodes} nodes do not reach level {levels}")
     chosen: list[tuple[int, ...]] = []
     parents: Counter[int] = Counter()
-    waiting: list[tuple[float, tuple[int, ...]]] = []
     spine = [(0,) * level for level in range(1, levels + 1)]
     for path in spine:
         _take(path, chosen, parents)
-    for path in spine:
-        for child in _offered(path, levels):
-            if child not in spine:
-                heapq.heappush(waiting, (-_probability(child), child))
+    waiting = [child for path in spine for child in _offered(path, levels) if child not in spine]
     while len(chosen) < nodes and waiting:
-        _, path = heapq.heappop(waiting)
-        if not _fits(path, chosen, parents, most_non_leaves):
-            continue
-        _take(path, chosen, parents)
-        for child in _offered(path, levels):
-            heapq.heappush(waiting, (-_probability(child), child))
+        path = min(waiting, key=_by_probability)
+        waiting.remove(path)
+        if _fits(path, parents, most_non_leaves):
+            _take(path, chosen, parents)
+            waiting.extend(_offered(path, levels))
     return _ordered(chosen)
 
 
@@ -126,6 +120,11 @@ def _probability(path: Sequence[int]) -> float:
     return product
 
 
+def _by_probability(path: tuple[int, ...]) -> tuple[float, tuple[int, ...]]:
+    """The most probable path first; of equal ones the smaller, so that the choice is always the same."""
+    return -_probability(path), path
+
+
 def _offered(path: tuple[int, ...], levels: int) -> list[tuple[int, ...]]:
     """What becomes possible once a path is taken: its first child and its next sibling."""
     offered = []
@@ -136,7 +135,7 @@ def _offered(path: tuple[int, ...], levels: int) -> list[tuple[int, ...]]:
     return offered
 
 
-def _fits(path: tuple[int, ...], chosen: Sequence[tuple[int, ...]], parents: Counter[int], most: int | None) -> bool:
+def _fits(path: tuple[int, ...], parents: Counter[int], most: int | None) -> bool:
     """False when its parent would be one node too many with children on that level."""
     first_child = path[-1] == 0 and len(path) > 1
     return most is None or not first_child or parents[len(path) - 1] < most
