@@ -128,6 +128,7 @@ def test_one_level_is_a_tree_for_medusa_and_none_for_eagle() -> None:
     [
         ("eagle", {"choices": [[0], [0, 0]], "num_eagle_layers": 4}, "2 levels deep; num_eagle_layers is 4"),
         ("eagle", {"choices": [[0], [0, 0], [0, 0, 0]], "num_eagle_layers": 2}, "3 levels deep; num_eagle_layers is 2"),
+        ("medusa", {"max_draft_len": 100_000}, "Medusa verifies 1024 drafted tokens at most, not 100000"),
         ("eagle", {"max_draft_len": 257}, "EAGLE verifies 256 drafted tokens at most, not 257"),
         ("eagle", {"max_draft_len": 3}, "max_draft_len 3 does not reach the 4 levels"),
         ("eagle", {"dynamic_tree_max_top_k": 2, "max_draft_len": 3}, "max_draft_len 3 does not reach the 4 levels"),

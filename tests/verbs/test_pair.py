@@ -219,6 +219,12 @@ def test_a_copy_in_another_precision_is_the_same_embedding(tmp_path: Path) -> No
             "the tree takes [50], and the head has 50 tokens",
         ),
         (EAGLE, eagle3_weights(), layer_config(), "the recipe says eagle, the tensors say eagle3"),
+        (
+            "{kind: eagle3, path: heads, depth: 1, dynamic_tree_max_top_k: 21}",
+            eagle3_weights(),
+            layer_config(draft_vocab_size=20),
+            "dynamic_tree_max_top_k 21 asks for more than the 20 tokens of the head",
+        ),
     ],
 )
 def test_heads_of_another_target_are_refused(

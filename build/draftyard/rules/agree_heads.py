@@ -8,7 +8,13 @@ from numpy.typing import NDArray
 from draftyard.nouns.errors import Problem
 from draftyard.nouns.lane import Lane, SpeculatorKind
 from draftyard.nouns.network import Network
-from draftyard.nouns.recipe import HeadSpeculator, MedusaSpeculator, Recipe
+from draftyard.nouns.recipe import (
+    Eagle3Speculator,
+    EagleSpeculator,
+    HeadSpeculator,
+    MedusaSpeculator,
+    Recipe,
+)
 from draftyard.nouns.source import Source
 from draftyard.nouns.speculator_source import SpeculatorNetwork, SpeculatorSource
 from draftyard.rules.agree import position_problems
@@ -101,6 +107,10 @@ def _width_problems(network: SpeculatorNetwork, target: Network) -> list[Problem
 def _rank_problems(speculator: HeadSpeculator, network: SpeculatorNetwork, target: Network) -> list[Problem]:
     """A tree cannot take more candidates than a head has tokens."""
     tokens = network.draft_vocab_size or target.vocab_size
+    top_k = speculator.dynamic_tree_max_top_k if isinstance(speculator, EagleSpeculator | Eagle3Speculator) else None
+    if top_k is not None and top_k > tokens:
+        words = f"dynamic_tree_max_top_k {top_k} asks for more than the {tokens} tokens of the head"
+        return [Problem(words, f"set it to {tokens} or less")]
     tree = resolved_tree(speculator, network.heads) if _drawable(speculator, network) else None
     wide = [path for path in tree or () if max(path, default=0) >= tokens]
     if not wide:

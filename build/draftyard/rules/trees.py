@@ -23,6 +23,8 @@ from draftyard.nouns.recipe import (
 
 # Builder limit of TensorRT-LLM 1.2.1 (`commands/build.py`).
 EAGLE_LONGEST_DRAFT = 256
+# Sixteen times the published trees; each node is a row of every step's mask, and of every logit.
+MEDUSA_LONGEST_DRAFT = 1024
 _HINT = "correct choices in the recipe"
 
 
@@ -160,11 +162,14 @@ def _medusa_problems(speculator: MedusaSpeculator, stored: int | None) -> list[P
     heads = speculator.heads or stored
     if speculator.heads is not None and stored is not None and speculator.heads > stored:
         problems.append(Problem(f"{speculator.heads} Medusa heads are asked for, {stored} are stored", "lower heads"))
-    choices = speculator.choices
+    choices, nodes = speculator.choices, speculator.max_draft_len
+    if nodes > MEDUSA_LONGEST_DRAFT:
+        words = f"Medusa verifies {MEDUSA_LONGEST_DRAFT} drafted tokens at most, not {nodes}"
+        problems.append(Problem(words, "lower max_draft_len"))
     if choices is None:
         return problems
     problems.extend(path_problems(choices))
-    problems.extend(_size_problems(choices, speculator.max_draft_len))
+    problems.extend(_size_problems(choices, nodes))
     longest = max(choices, key=len)
     if heads is not None and len(longest) > heads:
         words = f"choices hold {list(longest)}, {len(longest)} levels deep, and there are {heads} Medusa heads"
