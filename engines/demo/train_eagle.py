@@ -262,7 +262,7 @@ def main() -> None:
 
     model.eval()
     print(json.dumps(check()), f"{time.monotonic() - begun:.0f} s", flush=True)
-    for records in train_rounds(model, lessons, schedule, loss_of, check, asked.text / f"{asked.out.name}-state.pt"):
+    for records in train_rounds(model, lessons, schedule, loss_of, check, asked.text / f"{asked.out.name}.state"):
         print(json.dumps(records[-1]), f"{time.monotonic() - begun:.0f} s", flush=True)
         receipt = facts(model, aims, schedule, lessons, vocabulary, records) | earlier
         write_trained(asked.out, stored(model, vocabulary), receipt)

@@ -156,7 +156,7 @@ def main() -> None:
     def check() -> Record:
         return score(all_ranks(model, lessons.held_out[::CHECKED], head_rows))
 
-    for records in train_rounds(model, lessons, schedule, loss_of, check, asked.text / f"{asked.out.name}-state.pt"):
+    for records in train_rounds(model, lessons, schedule, loss_of, check, asked.text / f"{asked.out.name}.state"):
         print(json.dumps(records[-1]), f"{time.monotonic() - begun:.0f} s", flush=True)
         write_trained(asked.out, model.stored(), facts(model, schedule, lessons, records))
     held_out = score(all_ranks(model, lessons.held_out, head_rows))
