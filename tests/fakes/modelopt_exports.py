@@ -1,8 +1,8 @@
 """Run as a program in a process of its own: random models, and what nvidia-modelopt makes of each of them.
 
 Argument: an empty directory, which gets for each family `model/` (Hugging Face layout), `plain/` and `fp8/`
-(TensorRT-LLM checkpoints, FP8 with an FP8 KV cache), `fp8-tp2/` for the first, and `ranges.json` (what its calibrators
-measured).
+(TensorRT-LLM checkpoints, FP8 with an FP8 KV cache) and `ranges.json` (what its calibrators measured); for the first
+also `fp8-tp2/` and `unified/` (Hugging Face layout in FP8).
 """
 
 import copy
@@ -30,7 +30,7 @@ for absent in ABSENT:
 
 import modelopt.torch.quantization as mtq  # noqa: E402
 import torch  # noqa: E402
-from modelopt.torch.export import export_tensorrt_llm_checkpoint  # noqa: E402
+from modelopt.torch.export import export_hf_checkpoint, export_tensorrt_llm_checkpoint  # noqa: E402
 from modelopt_samples import SAMPLES  # noqa: E402
 from transformers import (  # noqa: E402
     LlamaConfig,
@@ -70,6 +70,8 @@ def make(root: Path, family: str) -> None:
     model: PreTrainedModel = kind(config).eval()
     for name, value in model.named_parameters():
         value.data.normal_(0, 0.2) if value.ndim > 1 or "bias" in name else value.data.uniform_(0.5, 1.5)
+        if family == "llama":
+            value.data = value.data.half().float()  # its unified export rounds to float16 before it quantises
     model.config.architectures = [kind.__name__]
     model.save_pretrained(root / "model")
 
@@ -89,6 +91,7 @@ def make(root: Path, family: str) -> None:
     export(quantised, "fp8")
     if family == "llama":
         export(quantised, "fp8-tp2", 2)
+        export_hf_checkpoint(quantised, dtype=torch.float16, export_dir=root / "unified")
 
 
 if __name__ == "__main__":

@@ -50,7 +50,7 @@ class StoredScales:
         return Quantiser(TensorType.F8_E4M3, scale, own)
 
     def cache_scale(self, layer: int) -> np.float32:
-        """The larger of keys' and values'; 1 when that is asked for."""
+        """The larger of keys' and values', not below 1 (as for calibrated ones); 1 when that is asked for."""
         if self._wishes.kv_scale is KvScale.UNIT:
             self._cached.append(np.float32(1))
             return self._cached[-1]
@@ -67,7 +67,7 @@ class StoredScales:
                 "set quantisation.kv_cache to none, or kv_scale to unit",
                 ExitCode.WORK_FAILED,
             )
-        self._cached.append(max(found))
+        self._cached.append(max(*found, np.float32(1)))
         return self._cached[-1]
 
     def notes(self) -> tuple[str, ...]:
