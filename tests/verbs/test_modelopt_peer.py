@@ -138,7 +138,7 @@ def test_two_ranks_hold_the_same_halves(exports: Path, tmp_path: Path) -> None:
 
 
 def test_its_unified_export_is_taken_over(exports: Path, tmp_path: Path) -> None:
-    """The same checkpoint as its own, but for its FP8 bytes: that export divides in float16, so some round otherwise."""
+    """Its own checkpoint but for some FP8 bytes: that export divides in float16, so they round otherwise."""
     directory = exports / "llama"
     write_tokenizer(directory / "unified")
     fp8_checkpoint(directory / "unified", tmp_path / "ours", tmp_path / "unused")
