@@ -13,6 +13,7 @@ from pathlib import Path
 
 from benchmarks.predict.cases import FAMILIES, Case, case_of
 from benchmarks.predict.fitting import FEWEST, FamilyFit, fit_family
+from benchmarks.predict.lanes import fit_lanes
 from benchmarks.predict.printing import as_json, print_scores
 from benchmarks.predict.rows import Row, read_rows
 from benchmarks.predict.scoring import FamilyScores, score_family
@@ -33,7 +34,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     rows = read_rows(arguments.rows)
     cases, speculation, left = sort_rows(rows)
     if arguments.write:
-        _write(cases, speculation, arguments.rows)
+        _write(cases, speculation, rows, arguments.rows)
     names, in_fit = split_of(rows)
     shipped = read_fits() if PHYSICS_FILE.is_file() else None
     scores = _scores(cases, in_fit, shipped[0] if shipped else {}, not arguments.quick)
@@ -87,14 +88,15 @@ def _scores(
     return found
 
 
-def _write(cases: Sequence[Case], speculation: Sequence[SpecCase], rows: Path) -> None:
+def _write(cases: Sequence[Case], speculation: Sequence[SpecCase], rows: Sequence[Row], path: Path) -> None:
     families = {}
     for family in FAMILIES:
         own = [case for case in cases if case.family == family]
         if len(own) >= FEWEST:
             families[family] = fit_family(own)
     spec: SpecFit = fit_speculation(list(speculation))
-    write_fits(families, spec, rows, len(cases) + len(speculation))
+    lanes = fit_lanes(cases, rows, families)
+    write_fits(families, spec, lanes, path, len(cases) + len(speculation))
 
 
 if __name__ == "__main__":

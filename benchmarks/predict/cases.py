@@ -228,6 +228,30 @@ def _throughput_case(row: Row, place: Placement, value: float) -> Case | str:
     )
 
 
+def token_case(row: Row) -> Case | None:
+    """The plain run beside a speculation result of a TensorRT engine at batch 1, as milliseconds for each token."""
+    base = row.number("baseline_value")
+    place = placement(row)
+    if row.text("kind") != "spec" or engine_name(row) != "tensorrt engine" or not base or isinstance(place, str):
+        return None
+    if row.text("unit") not in ("tok/s total", "tok/s/user") or row.number("batch_or_concurrency") != 1:
+        return None
+    return Case(
+        row=row,
+        family="serving TPOT",
+        measured=1e3 / base,
+        fit="anchor",
+        groups=(),
+        position=(),
+        model=row.text("model"),
+        gpu=row.text("gpu"),
+        tp=place.tp,
+        batch=1.0,
+        decode=_decode(place, 1.0, 1024.0, 512.0),
+        prefill=_prefill(place, 1024.0),
+    )
+
+
 def _table_case(row: Row, place: Placement, value: float, metric: str) -> Case | str:
     """Older tables of static batches: output tokens over the whole time, the prompt's included."""
     batch, isl, osl = row.number("batch_or_concurrency"), row.number("isl"), row.number("osl")

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TypedDict
@@ -10,6 +11,8 @@ import numpy as np
 
 from benchmarks.predict.fit_physics import Fitted
 from benchmarks.predict.fitting import FamilyFit, coefficient_names
+from benchmarks.predict.lanes import LaneFit
+from benchmarks.predict.physics import LOADED_NAMES, MEMORY_NAMES, STEP_NAMES
 from benchmarks.predict.speculation_model import SpecFit
 from draftyard.nouns.digest import Json
 from draftyard.rules.predict.correction import Correction
@@ -34,10 +37,13 @@ class StoredCorrection(TypedDict):
     surfaces: dict[str, list[float]]
 
 
-def write_fits(families: dict[str, FamilyFit], speculation: SpecFit, rows: Path, count: int) -> None:
+def write_fits(
+    families: dict[str, FamilyFit], speculation: SpecFit, lanes: Sequence[LaneFit], rows: Path, count: int
+) -> None:
     """Both files; the rows are named by digest and number."""
     made_from: dict[str, Json] = {"rows": count, "sha256": hashlib.sha256(rows.read_bytes()).hexdigest()}
     physics: dict[str, Json] = {"about": _ABOUT, "refit": _REFIT, "made_from": made_from}
+    physics["lanes"] = {fit.lane.value: _lane_json(fit, families) for fit in lanes}
     physics["families"] = {name: _family_json(name, fit) for name, fit in families.items()}
     physics["speculation"] = {
         "coefficients": {name: _short(value) for name, value in asdict(speculation.law).items()},
@@ -72,6 +78,29 @@ def read_fits() -> tuple[dict[str, FamilyFit], SpecFit]:
     return families, SpecFit(
         law, _correction(corrections["speculation"]), _bounds(spec["bounds"]), list(spec["errors"].values())
     )
+
+
+def _lane_json(fit: LaneFit, families: dict[str, FamilyFit]) -> Json:
+    """What a plan needs of a lane; first tokens and memory come from the static tables, which measure them apart."""
+    values = {name: _short(value) for name, value in zip(LOADED_NAMES, fit.fitted.values, strict=True)}
+    errors = {name: _short(value) for name, value in zip(LOADED_NAMES, fit.fitted.errors, strict=True)}
+    prompt, memory = families["TTFT"], families["memory"]
+    return {
+        "source": fit.source,
+        "rows": fit.rows,
+        "median_error_of_unseen_models_percent": round(100 * fit.median_error, 1),
+        "step": {name: values[name] for name in STEP_NAMES},
+        "errors": {name: errors[name] for name in STEP_NAMES},
+        "prefill": values["prefill"],
+        "queue": _short(fit.queue),
+        "first_token": dict(zip(STEP_NAMES, [_short(one) for one in prompt.physics[""].values], strict=True)),
+        "memory": dict(zip(MEMORY_NAMES, [_short(one) for one in memory.physics[""].values], strict=True)),
+        "bounds": {
+            "token": [_short(one) for one in fit.token_bounds],
+            "first_token": [_short(one) for one in prompt.bounds["new"]],
+            "memory": [_short(one) for one in memory.bounds["new"]],
+        },
+    }
 
 
 def _family_json(name: str, fit: FamilyFit) -> Json:

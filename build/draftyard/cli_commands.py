@@ -43,10 +43,17 @@ def _inspect(arguments: argparse.Namespace, call: tuple[str, ...]) -> int:
 
 
 def _plan(arguments: argparse.Namespace, call: tuple[str, ...]) -> int:
+    from draftyard.cli_forecast import show_forecasts
     from draftyard.cli_show import print_json, print_table, size_words, tell
+    from draftyard.verbs.forecast import ForecastOptions
     from draftyard.verbs.plan import plan
 
-    found = plan(arguments.recipe, arguments.out)
+    options = ForecastOptions(arguments.acceptance, arguments.input_tokens, arguments.output_tokens)
+    found = plan(arguments.recipe, arguments.out, options)
+    if arguments.html is not None:
+        from draftyard.verbs.forecast_pictures import write_pictures
+
+        tell(f"wrote {write_pictures(found.recipe_name, found.forecasts, arguments.html)}")
     if arguments.format == "json":
         print_json(found.as_json())
         return ExitCode.DONE
@@ -62,6 +69,9 @@ def _plan(arguments: argparse.Namespace, call: tuple[str, ...]) -> int:
     print_table("memory while serving", ("variant", "part", "size", "formula"), parts)
     totals = [(memory.variant, size_words(memory.total_bytes)) for memory in found.memory]
     print_table("memory in all", ("variant", "size"), totals)
+    show_forecasts(found.forecasts)
+    for note in found.forecast_notes:
+        tell(note)
     return ExitCode.DONE
 
 
@@ -70,6 +80,10 @@ def _doctor(arguments: argparse.Namespace, call: tuple[str, ...]) -> int:
     from draftyard.verbs.doctor import as_json, doctor, exit_code
 
     checks = doctor(arguments.out)
+    if arguments.measure and not exit_code(checks):
+        from draftyard.verbs.doctor import measured
+
+        checks = (*checks, *measured(arguments.out))
     if arguments.format == "json":
         print_json(as_json(checks))
     else:

@@ -41,10 +41,16 @@ def _add_looking(commands: Commands) -> None:
     )
     inspect.add_argument("model", type=Path, metavar="DIR", help="directory of a model, or of a speculator's weights")
     _format(inspect)
-    plan = _command(commands, "plan", "explain what build would do, and why")
+    plan = _command(commands, "plan", "explain what build would do, and forecast fit, speed and crossover")
     _recipe(plan)
+    _forecast(plan)
     _format(plan)
     doctor = _command(commands, "doctor", "check this machine")
+    doctor.add_argument(
+        "--measure",
+        action="store_true",
+        help="also measure what the reference engine does here, for forecasts (a minute)",
+    )
     _out(doctor)
     _format(doctor)
 
@@ -106,6 +112,17 @@ def _command(commands: Commands, name: str, words: str) -> argparse.ArgumentPars
 def _recipe(command: argparse.ArgumentParser) -> None:
     command.add_argument("recipe", type=Path, metavar="RECIPE", help="the recipe, a YAML file")
     _out(command)
+
+
+def _forecast(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--acceptance", type=_positive, help="acceptance length to forecast with (bonus token counted)"
+    )
+    command.add_argument("--input-tokens", type=_count, help="tokens of an average prompt (default: half of the most)")
+    command.add_argument(
+        "--output-tokens", type=_count, help="tokens of an average answer (default: verify.max_tokens)"
+    )
+    command.add_argument("--html", type=Path, help="also write the forecasts as a page with pictures")
 
 
 def _out(command: argparse.ArgumentParser) -> None:

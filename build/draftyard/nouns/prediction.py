@@ -183,3 +183,102 @@ class Estimate:
     value: float
     low: float
     high: float
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryUse:
+    """Bytes of one use of one device's memory, and how they come about."""
+
+    part: str
+    size_bytes: float
+    formula: str
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryForecast:
+    """What one device holds while the variant serves, against what it reports as usable; None: host memory.
+
+    `sequences_plain` and `sequences` are how many requests of the assumed lengths the cache holds, without and with the
+    speculator's share of it.
+    """
+
+    parts: tuple[MemoryUse, ...]
+    total: Estimate
+    usable_bytes: float | None
+    fit: Fit
+    sequences_plain: int
+    sequences: int
+    pool_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class LoadForecast:
+    """One concurrency. `intensity` is FLOPs per byte of the plain step, `limit_share` its speed over the bandwidth's.
+
+    `step_ms` is a plain decode step, `tpot_ms` with the share of prompts that each step carries; `spec_tpot_ms`,
+    `speedup`, `cost` and `best_draft` belong to the speculator and are None for plain decoding. `waiting` says that the
+    cache holds fewer requests than this, so that some wait.
+    """
+
+    concurrency: int
+    ttft_ms: Estimate
+    step_ms: Estimate
+    tpot_ms: Estimate
+    tokens_per_s_per_gpu: Estimate
+    intensity: float
+    roof: Roof
+    limit_share: float
+    waiting: bool
+    cost: Estimate | None = None
+    spec_tpot_ms: Estimate | None = None
+    spec_tokens_per_s_per_gpu: Estimate | None = None
+    speedup: Estimate | None = None
+    best_draft: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class AcceptanceGuess:
+    """The acceptance a forecast rests on: tokens per step (the bonus token counts), conditional rates, and their
+    source in words (`assumed ...`, `given`, `measured ...`)."""
+
+    length: float
+    rates: tuple[float, ...]
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class CrossoverForecast:
+    """The concurrency above which speculation stops paying, as a range; None: not up to `searched_to`."""
+
+    concurrency: float | None
+    low: float | None
+    high: float | None
+    searched_to: int
+
+
+@dataclass(frozen=True, slots=True)
+class VariantForecast:
+    """Everything that is predicted of one variant; `source` says which measurements the coefficients come from.
+
+    `break_even_length` is the acceptance length at which speculation costs nothing at concurrency 1.
+    """
+
+    variant: str
+    device: str
+    tp: int
+    source: str
+    input_tokens: int
+    output_tokens: int
+    memory: MemoryForecast
+    loads: tuple[LoadForecast, ...]
+    bandwidth_bytes_per_s: float
+    peak_flops: float
+    acceptance: AcceptanceGuess | None = None
+    break_even_length: Estimate | None = None
+    crossover: CrossoverForecast | None = None
+    notes: tuple[str, ...] = ()
+
+    @property
+    def ridge(self) -> float:
+        """FLOPs per byte at which reading and computing take equally long."""
+        return self.peak_flops / self.bandwidth_bytes_per_s

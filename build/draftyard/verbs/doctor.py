@@ -53,6 +53,28 @@ def doctor(out: Path) -> tuple[Check, ...]:
     return (_python(), *_packages(), _torch(), _server(), _libpython(), *_sizes(facts), _gpus())
 
 
+def measured(out: Path) -> tuple[Check, ...]:
+    """Measure this machine's copy rate, products and the reference engine's steps; kept for forecasts below `out`."""
+    from draftyard.doors.host_speed_files import write_host_speed
+    from draftyard.verbs.measure_host import measure_host
+
+    speed = measure_host()
+    path = write_host_speed(speed, out)
+    rates = [
+        f"{name}: {one.read_bytes_per_s / 1e9:.2f} GB/s of weights, {one.flops / 1e9:.1f} GFLOP/s, "
+        f"{one.layer_us:.0f} us a layer, {one.step_us:.0f} us a step, {one.sequence_us:.0f} us a sequence"
+        for name, one in speed.reference.items()
+    ]
+    busy = speed.load_average_1min > speed.processors
+    hint = f"load was {speed.load_average_1min:g}; measure again when the machine is idle" if busy else ""
+    return (
+        Check("copy", Finding.OK, f"{speed.copy_bytes_per_s / 1e9:.1f} GB/s read and written"),
+        Check("products", Finding.OK, f"{speed.matrix_flops / 1e9:.1f} GFLOP/s in float32"),
+        Check("reference engine", Finding.WARNING if busy else Finding.OK, "; ".join(rates), hint),
+        Check("kept in", Finding.OK, str(path)),
+    )
+
+
 def exit_code(checks: tuple[Check, ...]) -> ExitCode:
     """ENVIRONMENT when something needed is missing."""
     return ExitCode.ENVIRONMENT if any(check.finding is Finding.MISSING for check in checks) else ExitCode.DONE

@@ -1,4 +1,4 @@
-"""Explains what a build would do: each step with its reason, memory by part, and the call; makes nothing."""
+"""Explains what a build would do, step by step with reasons, and forecasts what it would be worth; makes nothing."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -6,19 +6,24 @@ from pathlib import Path
 from draftyard.doors.recipe_files import recall
 from draftyard.doors.store import Store, StoreRoots
 from draftyard.nouns.digest import Json
+from draftyard.nouns.prediction import VariantForecast
 from draftyard.rules.explain import StepExplanation, VariantMemory, explain, variant_memory
+from draftyard.rules.predict.forecast_json import forecast_json
 from draftyard.verbs.drawing import draw_recipe
+from draftyard.verbs.forecast import ASKED_NOTHING, ForecastOptions, forecast
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The explanation of one blueprint. `notes` are findings about the models."""
+    """The explanation of one blueprint. `notes` are findings about the models, `forecast_notes` on the forecasts."""
 
     recipe_name: str
     steps: tuple[StepExplanation, ...]
     variants: tuple[tuple[str, str], ...]
     memory: tuple[VariantMemory, ...]
     notes: tuple[str, ...]
+    forecasts: tuple[VariantForecast, ...] = ()
+    forecast_notes: tuple[str, ...] = ()
 
     def as_json(self) -> dict[str, Json]:
         """The plan as the value that `--format json` prints."""
@@ -28,22 +33,30 @@ class Plan:
             "variants": [{"name": name, "repository_key": key} for name, key in self.variants],
             "memory": [_memory_json(memory) for memory in self.memory],
             "notes": list(self.notes),
+            "forecasts": [forecast_json(one) for one in self.forecasts],
+            "forecast_notes": list(self.forecast_notes),
         }
 
 
-def plan(recipe: Path, out: Path) -> Plan:
-    """What building this recipe would do. Failure as for `build`; nothing but the cache of hashes is written."""
+def plan(recipe: Path, out: Path, options: ForecastOptions = ASKED_NOTHING) -> Plan:
+    """What building this recipe would do, and a forecast of each variant.
+
+    Failure as for `build`; nothing but the cache of hashes is written.
+    """
     roots = StoreRoots(out)
     drawing = draw_recipe(recipe, roots.cache)
     blueprint = drawing.blueprint
     store = Store(roots, {}, ())
     have = frozenset(step.key for step in blueprint.steps if store.receipt(step) is not None)
+    forecasts, forecast_notes = forecast(drawing, out, options)
     return Plan(
         recipe_name=blueprint.recipe_name,
         steps=explain(blueprint, have, recall(roots.by_recipe, blueprint.recipe_name)),
         variants=tuple((variant.name, variant.repository_key) for variant in blueprint.variants),
         memory=tuple(variant_memory(blueprint, variant) for variant in blueprint.variants),
         notes=drawing.notes,
+        forecasts=forecasts,
+        forecast_notes=tuple(forecast_notes),
     )
 
 
