@@ -12,6 +12,7 @@ from draftyard.rules.speculators.known_speculators import PAGES, Recognised, rec
 from draftyard.rules.speculators.page import Evidence
 
 _WEIGHT_TYPES = {TensorType.F32, TensorType.F16, TensorType.BF16}
+_BASE_PREFIXES = ("model.", "lm_head.", "base_model.")
 _MAPS = (".d2t", ".t2d")
 
 
@@ -53,12 +54,24 @@ def examine_speculator(files: ModelFiles, asked: SpeculatorKind | None = None) -
     quantisation = _quantised(evidence)
     network = None if quantisation else recognised.page.resolve(evidence)
     problems.extend(quantisation or evidence.keys.problems)
+    problems.extend(_stranger_problems(recognised))
     if recognised.others:
         notes.append(f"ignored: {name_list(recognised.others)}")
     notes.extend(evidence.keys.notes)
     return SpeculatorExamination(
         recognised, None if problems else network, _weight_type(evidence), tuple(problems), tuple(notes)
     )
+
+
+def _stranger_problems(recognised: Recognised) -> list[Problem]:
+    """Medusa's names are numbers; what is named otherwise is a base model in the same files, or unknown and refused."""
+    if recognised.page.kind is not SpeculatorKind.MEDUSA:
+        return []
+    strangers = [name for name in recognised.others if not name.startswith(_BASE_PREFIXES)]
+    if not strangers:
+        return []
+    words = f"tensors that {recognised.page.what} has no place for: {name_list(strangers)}"
+    return [Problem(words, "choose another speculator")]
 
 
 def _quantised(evidence: Evidence) -> list[Problem]:

@@ -14,7 +14,7 @@ from draftyard.rules.speculators.mtp import MTP, STORED
 from draftyard.rules.speculators.page import Page
 
 PAGES: dict[SpeculatorKind, Page] = {page.kind: page for page in (MEDUSA, EAGLE, EAGLE3, MTP)}
-_HEADS = re.compile(r"(?:medusa_heads?\.)?\d+\.\d+\.(?:linear\.)?(?:weight|bias)")
+_HEADS = re.compile(r"(?:medusa_heads?\.)?\d{1,3}\.\d{1,3}\.(?:linear\.)?(?:weight|bias)")
 _HIDDEN_NORM = re.compile(r"(?:midlayer|layers\.\d+)\.hidden_norm\.weight")
 _WRAPPER = "eagle_module."
 # The rotary frequencies some trainers saved; they follow from the settings.

@@ -9,7 +9,7 @@ from draftyard.rules.families.family import Part, Place, Rule
 from draftyard.rules.families.rotary_keys import resolve_rotary
 from draftyard.rules.speculators.page import Evidence
 
-_LAYER = re.compile(r"(\w+)\.layers\.(\d+)\.(.+)")
+_LAYER = re.compile(r"(\w+)\.layers\.(\d{1,4})\.(.+)")
 
 
 def stored_layers(evidence: Evidence) -> int:

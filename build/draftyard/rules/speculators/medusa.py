@@ -11,7 +11,7 @@ from draftyard.nouns.speculator_source import SpeculatorNetwork
 from draftyard.rules.families.family import Part, Rule
 from draftyard.rules.speculators.page import Evidence, Page, rows, target_head, vocabulary
 
-_STORED = re.compile(r"(?:medusa_heads?\.)?(\d+)\.(\d+)\.(linear\.weight|linear\.bias|weight)")
+_STORED = re.compile(r"(?:medusa_heads?\.)?(\d{1,3})\.(\d{1,3})\.(linear\.weight|linear\.bias|weight)")
 _HINT = "fetch the whole set of heads, or save it again"
 
 
