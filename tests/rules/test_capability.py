@@ -98,7 +98,6 @@ def test_the_reference_lane_executes_heads_of_dense_families(kind: str, family: 
         ("medusa", "llmapi", "fp16", "llama", "the llmapi lane does not execute medusa", "medusa"),
         ("eagle", "llmapi", "fp16", "llama", "the llmapi lane does not execute eagle", "eagle"),
         ("medusa", "reference", "fp32", "mixtral", "with speculator medusa does not execute family mixtral", "none"),
-        ("medusa", "reference", "fp8", "llama", "with speculator medusa does not execute precision fp8", "medusa"),
     ],
 )
 def test_heads_outside_the_matrix_are_refused_with_the_nearest(
