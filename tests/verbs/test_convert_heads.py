@@ -130,6 +130,22 @@ def test_without_its_heads_a_checkpoint_is_the_plain_one(
             assert merged.config[key] == value, key
 
 
+@pytest.mark.parametrize("model_type", ["mixtral", "qwen2"])
+@pytest.mark.parametrize("tp_size", [1, 2])
+def test_bases_of_the_engine_flow_are_plain_too(tmp_path: Path, model_type: str, tp_size: int) -> None:
+    """A mixture of experts and Qwen were patched in by hand (NVIDIA/TensorRT-LLM#1798, #2678)."""
+    sizes = {"hidden_size": 128, "num_attention_heads": 2, "num_key_value_heads": 2, "head_dim": 64}
+    target(tmp_path, model_type=model_type, **sizes)
+    write_speculator(tmp_path / "heads", medusa_weights(2, hidden=128, vocabulary=50))
+    recipe = write_heads_recipe(tmp_path, MEDUSA, tp_size=tp_size, precision="fp16")
+    recipe.write_text(recipe.read_text().replace("[reference]", "[tensorrt]").replace("[cpu]", "[h100_sxm]"))
+    found = checkpoints(tmp_path, recipe)
+    assert found["medusa"].config["model_type"] == model_type
+    for own, other in zip(found["target"].ranks, found["medusa"].ranks, strict=True):
+        assert {name: other[name].tobytes() for name in own} == {name: own[name].tobytes() for name in own}
+        assert len(other) == len(own) + 6
+
+
 # --- Medusa -------------------------------------------------------------------------------------------------------
 
 
