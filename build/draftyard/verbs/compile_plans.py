@@ -53,7 +53,8 @@ class PlanMaker:
         raise_problems(build_problems(build))
         checkpoint = workplace.input_path(step.inputs[0])
         weights = _rank_bytes(checkpoint, build)
-        _check_space(weights, workplace.staging)
+        if not step.toolchain.get("rehearsal"):  # whose plans are holes
+            _check_space(weights, workplace.staging)
         log_path = self.logs / f"{step.key[:16]}.log"
         with self.borrow(build.gpu) as device:
             probe = self._probe(build, device, checkpoint, workplace.staging, version)
