@@ -12,6 +12,8 @@ ROTARY_KINDS = ("default", "linear", "llama3", "yarn", "dynamic", "longrope")
 _POSITIONS = ("rope_gpt_neox", "long_rope")
 # MoeConfig.ExpertScaleNormalizationMode of TensorRT-LLM 1.2.1.
 _NONE, _RENORMALISE = 0, 1
+# A CPU reads so many tokens in about the time of a few decoding steps, at nearly its full speed.
+PREFILL_CHUNK_TOKENS = 64
 REBUILD = "build the engine again with this version of draftyard"
 
 
@@ -51,7 +53,10 @@ class DecoderShape:
 
 @dataclass(frozen=True, slots=True)
 class EngineLimits:
-    """Tokens a request may use; `max_seq_len` counts prompt and output, without room for drafts."""
+    """Tokens a request may use; `max_seq_len` counts prompt and output, without room for drafts.
+
+    While sequences decode, one pass reads at most `prefill_chunk_tokens` of prompts.
+    """
 
     max_batch_size: int
     max_input_len: int
@@ -59,6 +64,7 @@ class EngineLimits:
     max_num_tokens: int
     max_draft_len: int
     kv_cache_tokens: int
+    prefill_chunk_tokens: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,6 +185,7 @@ def engine_limits(config: Mapping[str, Json]) -> EngineLimits:
         max_num_tokens=integer(build, "max_num_tokens"),
         max_draft_len=max_draft_len,
         kv_cache_tokens=integer(own, "kv_cache_tokens", max_batch_size * max_seq_len),
+        prefill_chunk_tokens=max(integer(own, "prefill_chunk_tokens", PREFILL_CHUNK_TOKENS), 1),
     )
 
 

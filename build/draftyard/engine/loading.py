@@ -23,6 +23,7 @@ from draftyard.engine.medusa_loading import load_medusa_proposer
 from draftyard.engine.ngram_proposer import NgramProposer
 from draftyard.engine.proposers import NoProposer, Proposer
 from draftyard.engine.reference import ReferenceEngine
+from draftyard.engine.schedule import speculation_schedule
 from draftyard.engine.weights import read_weights
 from draftyard.nouns.digest import Json
 from draftyard.nouns.lane import SpeculatorKind
@@ -54,7 +55,7 @@ def load_engine(
     elif choice.kind in FEATURE_KINDS:
         where = torch.device(device)
         proposer = load_feature_proposer(directory, config, choice, limits, decoder, open_tensors, where)
-    return ReferenceEngine(decoder, proposer, limits)
+    return ReferenceEngine(decoder, proposer, limits, speculation_schedule(config))
 
 
 def _default_threads(config: Mapping[str, Json], device: str) -> int:

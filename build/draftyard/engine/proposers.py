@@ -35,6 +35,7 @@ class Proposer(Protocol):
         They belong to `sequence.tokens[first_position : first_position + n]`: a chunk of the prompt, or what was the
         last token and the accepted path. The sequence already holds the tokens behind them (one more at least, except
         in the middle of a prompt, where the prompt goes on). Not called for a sequence that has ended.
+        A prompt's beginning that lies in the cache already is computed again, unless its sequence never drafts.
         """
         ...
 

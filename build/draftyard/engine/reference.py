@@ -12,20 +12,27 @@ from draftyard.engine.decoder import Decoder, Run
 from draftyard.engine.proposers import Proposer
 from draftyard.engine.request_checks import check_request
 from draftyard.engine.sampling import adjusted
+from draftyard.engine.schedule import draft_rooms, prompt_chunks
 from draftyard.engine.sequence import Sequence
+from draftyard.engine.slot_pool import SlotPool
 from draftyard.nouns.errors import Failure
 from draftyard.nouns.generation import FinishReason, GenerationEvent, GenerationRequest
+from draftyard.nouns.speculation_schedule import NO_SCHEDULE, SpeculationSchedule
 
 
 @dataclass(frozen=True, slots=True)
 class EngineStatus:
-    """What the engine holds now; `kv_tokens_used` is what running sequences have reserved."""
+    """What the engine holds now; `kv_tokens_used` is what running sequences have reserved.
+
+    `prefix_tokens_reused` counts tokens of prompts that were not computed, because they lay in the cache already.
+    """
 
     active: int
     waiting: int
     kv_tokens_used: int
     kv_tokens_total: int
     steps_total: int
+    prefix_tokens_reused: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,18 +58,29 @@ class _Planned:
 
 
 class ReferenceEngine:
-    """Not thread-safe: one thread submits, cancels and steps (see `EngineLoop`)."""
+    """Not thread-safe: one thread submits, cancels and steps (see `EngineLoop`).
 
-    def __init__(self, decoder: Decoder, proposer: Proposer, limits: EngineLimits) -> None:
+    `schedule` limits drafts by the number of running sequences, beside what each request asks for.
+    """
+
+    def __init__(
+        self,
+        decoder: Decoder,
+        proposer: Proposer,
+        limits: EngineLimits,
+        schedule: SpeculationSchedule = NO_SCHEDULE,
+    ) -> None:
         self.limits = limits
+        self._schedule = schedule
         self._decoder = decoder
         self._proposer = proposer
         self._waiting: deque[GenerationRequest] = deque()
         self._running: dict[str, Sequence] = {}
-        self._free_slots = list(range(limits.max_batch_size))
+        self._slots = SlotPool(limits.max_batch_size)
         self._reserved_tokens = 0
         self._cancelled: list[str] = []
         self._steps_total = 0
+        self._prefix_tokens_reused = 0
 
     @property
     def has_work(self) -> bool:
@@ -77,6 +95,7 @@ class ReferenceEngine:
             self._reserved_tokens,
             self.limits.kv_cache_tokens,
             self._steps_total,
+            self._prefix_tokens_reused,
         )
 
     def submit(self, request: GenerationRequest) -> None:
@@ -95,11 +114,11 @@ class ReferenceEngine:
                 return
         sequence = self._running.get(request_id)
         if sequence is not None:
-            self._release(sequence)
-            self._cancelled.append(request_id)
             if sequence.prefilling:
                 # Nobody has seen logits of these positions yet: they may be no numbers.
-                self._decoder.cache.clear(sequence.slot, sequence.cached)
+                self._discard(sequence, sequence.cached)
+            self._release(sequence)
+            self._cancelled.append(request_id)
 
     def end_all(self, message: str) -> tuple[GenerationEvent, ...]:
         """End everything that waits, runs or was cancelled: the last resort when `step` itself is broken."""
@@ -145,13 +164,15 @@ class ReferenceEngine:
         Failure when all slots are taken, the output is empty or the text is too long.
         """
         check_request(replace(request, max_tokens=len(output)), self.limits, self._decoder.shape.vocabulary)
-        if not self._free_slots:
+        if not self._slots:
             raise Failure("all slots are taken", "replay when a sequence has ended")
+        slot = self._slots.take_blank()
         tokens, given, rows = [*request.input_ids, *output][:-1], len(request.input_ids), []
         for start in range(0, len(tokens), self.limits.max_num_tokens):
             piece = tuple(tokens[start : start + self.limits.max_num_tokens])
             wanted = min(max(given - 1 - start, 0), len(piece))
-            rows.append(self._decoder.forward([Run(self._free_slots[0], start, piece, wanted)]))
+            rows.append(self._decoder.forward([Run(slot, start, piece, wanted)]))
+        self._slots.give_back(slot, ())
         logits = torch.cat(rows)
         return torch.stack([adjusted(row, request, tokens[: given + place]) for place, row in enumerate(logits)])
 
@@ -172,14 +193,14 @@ class ReferenceEngine:
             return [self._fail(one.sequence, error)]
 
     def _fail(self, sequence: Sequence, error: Exception) -> GenerationEvent:
+        self._discard(sequence, self._decoder.cache.positions)
         self._release(sequence)
-        self._decoder.cache.clear(sequence.slot, self._decoder.cache.positions)
         text = f"the engine failed: {type(error).__name__}: {error}"
         return GenerationEvent(sequence.request.request_id, (), FinishReason.ERROR, sequence.statistics(), text)
 
     def _admit(self) -> None:
         """First come, first served; a request enters only when its whole length fits, so none is ever evicted."""
-        while self._waiting and self._free_slots:
+        while self._waiting and self._slots:
             request = self._waiting[0]
             draft_room = self.limits.max_draft_len
             needed = len(request.input_ids) + request.max_tokens + draft_room
@@ -188,37 +209,51 @@ class ReferenceEngine:
             self._waiting.popleft()
             self._reserved_tokens += needed
             asked = request.max_draft_len
+            draft_len = draft_room if asked is None else min(asked, draft_room)
+            slot, reused = self._place(request, draft_len)
             self._running[request.request_id] = Sequence(
                 request=request,
-                slot=self._free_slots.pop(0),
+                slot=slot,
                 reserved_tokens=needed,
-                max_draft_len=draft_room if asked is None else min(asked, draft_room),
+                max_draft_len=draft_len,
                 generator=torch.Generator().manual_seed(request.sampling.seed % 2**63),
                 tokens=list(request.input_ids),
+                cached=reused,
             )
 
+    def _place(self, request: GenerationRequest, draft_len: int) -> tuple[int, int]:
+        """A slot, and how many tokens of the prompt lie in it; a speculator that reads features has to see them all."""
+        if self._proposer.taps and draft_len > 0:
+            return self._slots.take_blank(), 0
+        found = self._slots.take(request.input_ids, self._running.values())
+        if found.source != found.slot:
+            self._decoder.cache.copy(found.source, found.slot, found.reused)
+        self._prefix_tokens_reused += found.reused
+        return found.slot, found.reused
+
     def _plan(self) -> list[_Planned]:
-        """Decodes first, then chunks of prompts in order of arrival, within `max_num_tokens`."""
+        """Decodes first, then chunks of prompts in order of arrival, within `max_num_tokens`.
+
+        Beside sequences that decode, prompts are read in chunks of `prefill_chunk_tokens`: so long may a step take.
+        """
         decoding = [one for one in self._running.values() if not one.prefilling]
+        prefilling = [one for one in self._running.values() if one.prefilling]
+        unread = [len(one.tokens) - one.cached for one in prefilling]
         spare = self.limits.max_num_tokens - len(decoding)
+        chunk = self.limits.prefill_chunk_tokens if decoding else self.limits.max_num_tokens
         planned = []
-        for sequence, draft in zip(decoding, self._drafts(decoding, spare), strict=True):
+        for sequence, draft in zip(decoding, self._drafts(decoding, sum(unread), spare, chunk), strict=True):
             spare -= len(draft.token_ids)
             planned.append(_Planned(sequence, draft, _verification(sequence, draft)))
-        for sequence in self._running.values():
-            if sequence.prefilling and spare > 0:
-                chunk = tuple(sequence.tokens[sequence.cached : sequence.cached + spare])
-                spare -= len(chunk)
-                last = sequence.cached + len(chunk) == len(sequence.tokens)
-                run = Run(sequence.slot, sequence.cached, chunk, len(chunk) - 1 if last else len(chunk))
-                planned.append(_Planned(sequence, Draft(), run))
+        for sequence, count in zip(prefilling, prompt_chunks(unread, spare, chunk), strict=True):
+            if count > 0:
+                planned.append(_Planned(sequence, Draft(), _chunk(sequence, count)))
         return planned
 
-    def _drafts(self, decoding: Many[Sequence], spare: int) -> list[Draft]:
-        most = []
-        for sequence in decoding:
-            most.append(max(min(sequence.room, spare), 0))
-            spare -= most[-1]
+    def _drafts(self, decoding: Many[Sequence], unread: int, spare: int, chunk: int) -> list[Draft]:
+        limit = self._schedule.limit(len(self._running))
+        wishes = [one.room if limit is None else min(one.room, limit) for one in decoding]
+        most = draft_rooms(wishes, unread, spare, chunk)
         drafts = self._proposer.propose(decoding, most)
         return [
             draft.trimmed(room, sequence.depth_room)
@@ -240,6 +275,8 @@ class ReferenceEngine:
             sequence.count(one.draft, len(verdict.path), len(emitted))
         if sequence.finish_reason is None:
             self._keep(one, verdict.path, outcome.features)
+        elif one.draft.parents is not None:
+            sequence.cached = one.run.start + 1  # behind it lies a tree
         self._proposer.settle(sequence, one.draft, verdict.path)
         if sequence.finish_reason is not None:
             self._release(sequence)
@@ -255,12 +292,23 @@ class ReferenceEngine:
             kept = features if len(rows) == len(features) else features[torch.tensor(rows, device=features.device)]
             self._proposer.absorb(one.sequence, one.run.start, kept)
 
+    def _discard(self, sequence: Sequence, count: int) -> None:
+        """Nothing of the sequence may be read again; it wrote to the first `count` positions at most."""
+        self._decoder.cache.clear(sequence.slot, count)
+        sequence.cached = 0
+
     def _release(self, sequence: Sequence) -> None:
         del self._running[sequence.request.request_id]
-        self._free_slots.append(sequence.slot)
-        self._free_slots.sort()
+        self._slots.give_back(sequence.slot, sequence.tokens[: sequence.cached])
         self._reserved_tokens -= sequence.reserved_tokens
         self._proposer.forget(sequence)
+
+
+def _chunk(sequence: Sequence, count: int) -> Run:
+    """The run that reads the next `count` tokens of a prompt; only its very last token's logits are wanted."""
+    end = sequence.cached + count
+    chunk = tuple(sequence.tokens[sequence.cached : end])
+    return Run(sequence.slot, sequence.cached, chunk, count - 1 if end == len(sequence.tokens) else count)
 
 
 def _verification(sequence: Sequence, draft: Draft) -> Run:
