@@ -123,6 +123,23 @@ def test_a_draft_is_cut_by_its_own_ranks(tmp_path: Path) -> None:
         draw_recipe(write_heads_recipe(tmp_path, own, tp_size=4), None)
 
 
+@pytest.mark.parametrize("kind", ["medusa", "eagle", "eagle3", "mtp"])
+def test_a_whole_model_is_no_speculator_of_that_kind(tmp_path: Path, kind: str) -> None:
+    """An external draft was treated as a head, its width copied into the target's (vllm-project/vllm-ascend#7365)."""
+    write_model(tmp_path / "target")
+    write_model(tmp_path / "draft", config_of(num_hidden_layers=1))
+    with pytest.raises(Failure, match="these tensors make up no speculator that is known"):
+        draw_recipe(write_heads_recipe(tmp_path, f"{{kind: {kind}, path: draft}}"), None)
+
+
+def test_heads_are_no_draft_model(tmp_path: Path) -> None:
+    write_model(tmp_path / "target")
+    write_speculator(tmp_path / "heads", eagle_weights(), layer_config())
+    with pytest.raises(Failure) as caught:
+        draw_recipe(write_heads_recipe(tmp_path, "{kind: draft_target, path: heads}"), None)
+    assert caught.value.message == "the recipe says draft_target, the tensors in heads say eagle"
+
+
 # --- heads --------------------------------------------------------------------------------------------------------
 
 MEDUSA = "{kind: medusa, path: heads, choices: [[0], [0, 0]]}"

@@ -21,7 +21,7 @@ from draftyard.rules.draw_heads import head_speculators, tree_problems
 from draftyard.rules.inspection import examine
 from draftyard.rules.recipe_text import judge_recipe
 from draftyard.rules.speculators.examination import examine_speculator
-from draftyard.verbs.inspect import inspect, inspect_speculator, pair, pair_heads, pickle_reader
+from draftyard.verbs.inspect import inspect, inspect_speculator, pair, pair_heads, pickle_reader, speculator_kind
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,13 +87,20 @@ def draw_recipe(path: Path, cache: Path | None, rehearsal: bool = False) -> Draw
 
 
 def _path_problems(file: RecipeFile) -> list[Problem]:
-    """Weights that hang on the target's features are never the target itself (sgl-project/sglang#36528)."""
+    """Weights that hang on the target's features are neither the target (sgl-project/sglang#36528) nor a draft."""
     target = file.resolve(file.recipe.target.path)
-    return [
+    kinds = [(one, speculator_kind(file.resolve(one.path))) for one in draft_speculators(file.recipe)]
+    problems = [
+        Problem(f"the recipe says {one.kind}, the tensors in {one.path} say {kind}", f"write kind: {kind}")
+        for one, kind in kinds
+        if kind is not None
+    ]
+    problems.extend(
         Problem(f"the path of {one.kind} is the target's own", f"give the directory with the {one.kind} weights")
         for one in head_speculators(file.recipe)
         if file.resolve(one.path) == target
-    ]
+    )
+    return problems
 
 
 def _calibration_texts(file: RecipeFile) -> CalibrationTexts | None:

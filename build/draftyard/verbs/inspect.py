@@ -23,6 +23,7 @@ from draftyard.rules.agree_heads import embedding_problems, sampled_rows, vocabu
 from draftyard.rules.casting import cast
 from draftyard.rules.inspection import EMBEDDING_NAME, HEAD_NAME, examine
 from draftyard.rules.speculators.examination import SpeculatorExamination, examine_speculator
+from draftyard.rules.speculators.known_speculators import recognise
 from draftyard.rules.speculators.vocabulary_map import map_problems
 from draftyard.rules.tokenizer_agreement import probe_texts
 
@@ -92,6 +93,21 @@ def inspect_speculator(
         tokenizer=files.tokenizer,
         notes=found.notes,
     )
+
+
+def speculator_kind(directory: Path) -> SpeculatorKind | None:
+    """Which speculator's tensors a directory holds; None for a whole model, which may end in a module, and for others.
+
+    Nothing is checked, and pickles are not opened.
+    """
+    if not directory.is_dir():
+        return None
+    tensors = read_speculator_directory(directory).tensors
+    whole = any(tensor.name == EMBEDDING_NAME for tensor in tensors) and any(
+        tensor.name.startswith("model.layers.0.self_attn.") for tensor in tensors
+    )
+    found = recognise(tensors)
+    return None if whole or isinstance(found, Problem) else found.page.kind
 
 
 def pair(target: Source, draft: Source, limits: Limits, lanes: tuple[Lane, ...] = ()) -> tuple[str, ...]:

@@ -2,32 +2,17 @@
 
 from pathlib import Path
 
-from draftyard.doors.speculator_directory import read_speculator_directory
 from draftyard.nouns.digest import Json
-from draftyard.nouns.errors import Problem
 from draftyard.nouns.source import Source
 from draftyard.nouns.speculator_source import SpeculatorSource
-from draftyard.rules.inspection import EMBEDDING_NAME
-from draftyard.rules.speculators.known_speculators import recognise
-from draftyard.verbs.inspect import inspect, inspect_speculator
+from draftyard.verbs.inspect import inspect, inspect_speculator, speculator_kind
 
 
 def directory_facts(directory: Path) -> dict[str, Json]:
     """The facts of a directory, whichever of the two it holds; Failure names every contradiction at once."""
-    if _holds_speculator(directory):
+    if speculator_kind(directory) is not None:
         return speculator_facts(inspect_speculator(directory))
     return source_facts(inspect(directory))
-
-
-def _holds_speculator(directory: Path) -> bool:
-    """True for tensors of a known speculator that are not those of a whole model, which may end in a module."""
-    if not directory.is_dir():
-        return False
-    tensors = read_speculator_directory(directory).tensors
-    whole = any(tensor.name == EMBEDDING_NAME for tensor in tensors) and any(
-        tensor.name.startswith("model.layers.0.self_attn.") for tensor in tensors
-    )
-    return bool(tensors) and not whole and not isinstance(recognise(tensors), Problem)
 
 
 def speculator_facts(source: SpeculatorSource) -> dict[str, Json]:
