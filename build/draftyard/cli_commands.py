@@ -2,10 +2,13 @@
 
 import argparse
 from collections.abc import Callable, Mapping
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from draftyard import __version__
 from draftyard.nouns.errors import ExitCode, Failure
+
+if TYPE_CHECKING:
+    from draftyard.nouns.builder import Builder
 
 Command: TypeAlias = Callable[[argparse.Namespace, tuple[str, ...]], int]
 
@@ -43,7 +46,7 @@ def _inspect(arguments: argparse.Namespace, call: tuple[str, ...]) -> int:
 
 
 def _plan(arguments: argparse.Namespace, call: tuple[str, ...]) -> int:
-    from draftyard.cli_forecast import show_forecasts
+    from draftyard.cli_forecast import show_comparisons, show_forecasts
     from draftyard.cli_show import print_json, print_table, size_words, tell
     from draftyard.verbs.forecast import ForecastOptions
     from draftyard.verbs.plan import plan
@@ -70,6 +73,7 @@ def _plan(arguments: argparse.Namespace, call: tuple[str, ...]) -> int:
     totals = [(memory.variant, size_words(memory.total_bytes)) for memory in found.memory]
     print_table("memory in all", ("variant", "size"), totals)
     show_forecasts(found.forecasts)
+    show_comparisons(found.comparisons)
     for note in found.forecast_notes:
         tell(note)
     return ExitCode.DONE
@@ -92,6 +96,18 @@ def _doctor(arguments: argparse.Namespace, call: tuple[str, ...]) -> int:
     return exit_code(checks)
 
 
+def _builder(arguments: argparse.Namespace) -> "Builder":
+    from draftyard.nouns.builder import Builder, Runtime
+
+    return Builder(
+        runtime=Runtime(arguments.builder),
+        executable=arguments.builder_executable,
+        python=arguments.builder_python,
+        image=arguments.builder_image or "",
+        timeout_s=arguments.step_timeout * 3600,
+    )
+
+
 def _build(arguments: argparse.Namespace, call: tuple[str, ...]) -> int:
     import sys
 
@@ -99,11 +115,14 @@ def _build(arguments: argparse.Namespace, call: tuple[str, ...]) -> int:
     from draftyard.verbs.build import ENGINES, REPOSITORIES, BuildOptions, Built, build, check
 
     options = BuildOptions(
-        out=arguments.out,
+        out=arguments.out / "rehearsal" if arguments.rehearse else arguments.out,
         kinds=REPOSITORIES if arguments.command == "package" else ENGINES,
         workers=arguments.workers,
         memory_bytes=int(arguments.memory_gib * (1 << 30)) if arguments.memory_gib else None,
         call=call,
+        builder=_builder(arguments),
+        cluster=arguments.ray_address if arguments.executor == "ray" else None,
+        rehearsal=arguments.rehearse,
     )
     if arguments.check:
         check(arguments.recipe, options, PlainWatcher())
@@ -171,6 +190,34 @@ def _fidelity(arguments: argparse.Namespace, call: tuple[str, ...]) -> int:
     return ExitCode.DONE
 
 
+def _calibrate(arguments: argparse.Namespace, call: tuple[str, ...]) -> int:
+    from draftyard.cli_show import print_json, print_table, tell
+    from draftyard.verbs.calibrate import CalibrateOptions, calibrate_recipes
+
+    options = CalibrateOptions(arguments.out, tuple(arguments.report), arguments.sweep)
+    results, path = calibrate_recipes(arguments.recipe, options)
+    if arguments.format == "json":
+        print_json({one.key: one.entry.model_dump(mode="json") for one in results})
+        return ExitCode.DONE
+    rows = [
+        (
+            one.key,
+            str(one.entry.points),
+            str(len(one.entry.models)),
+            f"{one.error_before:.1%}",
+            f"{one.error_after:.1%}",
+            ", ".join(f"{name} {spread:.1%}" for name, spread in one.spreads()),
+        )
+        for one in results
+    ]
+    columns = ("lane/device/precision", "points", "models", "median error before", "after", "spread that is left")
+    print_table("calibrated", columns, rows)
+    if any(len(one.entry.models) == 1 for one in results):
+        tell("calibrated on one model size: forecasts of other sizes keep wider intervals; measure a second one")
+    tell(f"kept in {path}; draftyard plan uses it from now on")
+    return ExitCode.DONE
+
+
 def _report(arguments: argparse.Namespace, call: tuple[str, ...]) -> int:
     from draftyard.verbs.render import render
 
@@ -211,6 +258,7 @@ COMMANDS: Mapping[str, Command] = {
     "serve": _serve,
     "verify": _verify,
     "fidelity": _fidelity,
+    "calibrate": _calibrate,
     "report": _report,
     "demo-model": _demo_model,
     "completion": _completion,

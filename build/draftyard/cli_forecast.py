@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from draftyard.cli_show import print_table
-from draftyard.nouns.prediction import CrossoverForecast, Estimate, LoadForecast, VariantForecast
+from draftyard.nouns.prediction import Comparison, CrossoverForecast, Estimate, LoadForecast, VariantForecast
 
 
 def show_forecasts(forecasts: Sequence[VariantForecast]) -> None:
@@ -25,6 +25,26 @@ def show_forecasts(forecasts: Sequence[VariantForecast]) -> None:
     rows = [(one.variant, f"{one.input_tokens} in, {one.output_tokens} out", one.source) for one in forecasts]
     rows += [(one.variant, "", note) for one in forecasts for note in one.notes]
     print_table("forecasts rest on", ("variant", "tokens", "measurements"), rows)
+
+
+def show_comparisons(comparisons: Sequence[Comparison]) -> None:
+    """Predicted beside measured, with a word where the interval did not hold."""
+    if not comparisons:
+        return
+    rows = [
+        (
+            one.variant,
+            str(one.concurrency),
+            one.figure,
+            figure(one.predicted),
+            short(one.measured),
+            f"{one.error:+.0%}",
+            "surprise" if one.surprise else "",
+        )
+        for one in comparisons
+    ]
+    columns = ("variant", "load", "figure", "predicted", "measured", "predicted is off by", "")
+    print_table("predicted and measured", columns, rows)
 
 
 def figure(estimate: Estimate | None, digits: int = 3) -> str:

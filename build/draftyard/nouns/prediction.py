@@ -282,3 +282,24 @@ class VariantForecast:
     def ridge(self) -> float:
         """FLOPs per byte at which reading and computing take equally long."""
         return self.peak_flops / self.bandwidth_bytes_per_s
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """One figure of one variant at one load. `surprise`: measured outside the 90 % interval of the prediction."""
+
+    variant: str
+    concurrency: int
+    figure: str
+    predicted: Estimate
+    measured: float
+
+    @property
+    def surprise(self) -> bool:
+        """True when the interval does not hold the measured value."""
+        return not self.predicted.low <= self.measured <= self.predicted.high
+
+    @property
+    def error(self) -> float:
+        """Predicted over measured, less one."""
+        return self.predicted.value / self.measured - 1.0

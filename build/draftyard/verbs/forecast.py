@@ -3,24 +3,32 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from draftyard.doors.host_speed_files import read_host_speed
-from draftyard.doors.prediction_files import read_coefficients
+from draftyard.doors.prediction_files import read_calibration, read_coefficients
 from draftyard.nouns.blueprint import Variant
+from draftyard.nouns.calibration import CalibrationFile
 from draftyard.nouns.digest import Json
 from draftyard.nouns.errors import Failure
 from draftyard.nouns.gpu import Gpu
 from draftyard.nouns.host_speed import HostSpeed
 from draftyard.nouns.lane import Lane
-from draftyard.nouns.prediction import VariantForecast
+from draftyard.nouns.prediction import AcceptanceGuess, Comparison, VariantForecast
 from draftyard.rules.draw import Way, ways
-from draftyard.rules.predict.acceptance_guess import assumed_acceptance, given_acceptance
+from draftyard.rules.predict.acceptance_guess import assumed_acceptance, given_acceptance, measured_acceptance
+from draftyard.rules.predict.calibrated_lane import calibrated_lane, calibration_key
 from draftyard.rules.predict.coefficients import LaneCoefficients, lane_coefficients
 from draftyard.rules.predict.devices import device_of
 from draftyard.rules.predict.reference_lane import cpu_device, reference_coefficients
+from draftyard.rules.predict.surprise import compare
 from draftyard.rules.predict.variant_case import Circumstances, variant_case
 from draftyard.rules.predict.variant_forecast import forecast_variant
 from draftyard.verbs.drawing import Drawing
+
+if TYPE_CHECKING:
+    # Reports take a tenth of a second to import, and most plans have none to read.
+    from draftyard.nouns.report import Report
 
 NOT_MEASURED = "no speed is predicted on this machine before `draftyard doctor --measure` has measured it"
 
@@ -34,6 +42,16 @@ class ForecastOptions:
     output_tokens: int | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """What forecasts rest on: shipped coefficients, this machine's rates, its calibration, and its last report."""
+
+    shipped: Mapping[str, Json]
+    host: HostSpeed | None
+    calibration: CalibrationFile
+    report: "Report | None"
+
+
 ASKED_NOTHING = ForecastOptions()
 
 
@@ -42,46 +60,101 @@ def forecast(drawing: Drawing, out: Path, options: ForecastOptions) -> tuple[tup
 
     Failure when an acceptance length is impossible, or a file of coefficients is broken. Torch is not loaded.
     """
-    shipped = read_coefficients()
-    host = read_host_speed(out)
+    evidence = read_evidence(drawing.file.recipe.name, out)
     found, notes = [], []
     for variant in drawing.blueprint.variants:
-        lane = _lane(variant, shipped, host)
+        lane = lane_of(variant, evidence)
         if lane is None:
             notes.append(f"{variant.name}: {NOT_MEASURED}")
             continue
-        found.append(forecast_variant(variant_case(_circumstances(drawing, variant, lane, host, options))))
+        entry = evidence.calibration.entries.get(_key(variant))
+        if entry is not None:
+            lane = calibrated_lane(lane, entry, drawing.target.digest)
+        acceptance = known_acceptance(drawing, variant, evidence, options)
+        of = circumstances(drawing, variant, lane, evidence, acceptance, options)
+        found.append(forecast_variant(variant_case(of)))
     return tuple(found), list(dict.fromkeys(notes))
 
 
-def _lane(variant: Variant, shipped: Mapping[str, Json], host: HostSpeed | None) -> LaneCoefficients | None:
+def compared(forecasts: tuple[VariantForecast, ...], *, recipe_name: str, out: Path) -> tuple[Comparison, ...]:
+    """Forecasts beside the last report below `out`; empty without one."""
+    path = report_path(recipe_name, out)
+    if not path.is_file():
+        return ()
+    from draftyard.doors.report_files import read_report
+
+    tiers = {result.name: result.tiers for result in read_report(path).variants}
+    return tuple(one for found in forecasts for one in compare(found, tiers.get(found.variant, ())))
+
+
+def read_evidence(recipe_name: str, out: Path) -> Evidence:
+    """Everything that was measured so far below `out`; Failure when a file of it is broken."""
+    path = report_path(recipe_name, out)
+    report = None
+    if path.is_file():
+        from draftyard.doors.report_files import read_report
+
+        report = read_report(path)
+    return Evidence(read_coefficients(), read_host_speed(out), read_calibration(out), report)
+
+
+def report_path(recipe_name: str, out: Path) -> Path:
+    """Where `verify` leaves the report of a recipe unless told otherwise."""
+    return out / "deploy" / "out" / recipe_name / "report.json"
+
+
+def lane_of(variant: Variant, evidence: Evidence) -> LaneCoefficients | None:
+    """Coefficients before any calibration of this place; None for a CPU that was not measured at this precision."""
     if variant.lane is not Lane.REFERENCE:
-        return lane_coefficients(shipped, variant.lane.value)
+        return lane_coefficients(evidence.shipped, variant.lane.value)
+    host = evidence.host
     rates = None if host is None else host.reference.get(variant.precision.value)
     if host is None or rates is None:
         return None
     return reference_coefficients(rates, variant.precision, host.measured_at)
 
 
-def _circumstances(
-    drawing: Drawing, variant: Variant, lane: LaneCoefficients, host: HostSpeed | None, options: ForecastOptions
+def known_acceptance(
+    drawing: Drawing, variant: Variant, evidence: Evidence, options: ForecastOptions
+) -> AcceptanceGuess | None:
+    """Given before measured before assumed; None for plain decoding."""
+    speculator = way_of(drawing, variant).speculator
+    if speculator is None:
+        return None
+    depth = speculator.draft_depth
+    if options.acceptance_length is not None:
+        try:
+            return given_acceptance(options.acceptance_length, depth)
+        except ValueError as error:
+            raise Failure(f"{variant.name}: {error}", f"give a length from 1 to {depth + 1}") from error
+    if evidence.report is not None:
+        for result in evidence.report.variants:
+            found = result.acceptance
+            if result.name == variant.name and found is not None and found.acceptance_length is not None:
+                where = f"report of {evidence.report.created_at}"
+                return measured_acceptance(found.acceptance_length, found.per_position, depth, where)
+    return assumed_acceptance(variant.speculator, depth)
+
+
+def circumstances(
+    drawing: Drawing,
+    variant: Variant,
+    lane: LaneCoefficients,
+    evidence: Evidence,
+    acceptance: AcceptanceGuess | None,
+    options: ForecastOptions,
 ) -> Circumstances:
+    """One variant with everything its forecast depends on.
+
+    An average prompt is taken to be half of the longest one, an average answer the longest that `verify` asks for.
+    """
     recipe = drawing.file.recipe
-    way = _way(drawing, variant)
+    way = way_of(drawing, variant)
     if variant.gpu is Gpu.CPU:
-        assert host is not None
-        device = cpu_device(host.reference[variant.precision.value])
+        assert evidence.host is not None
+        device = cpu_device(evidence.host.reference[variant.precision.value])
     else:
         device = device_of(variant.gpu)
-    acceptance = None
-    if way.speculator is not None:
-        depth = way.speculator.draft_depth
-        acceptance = assumed_acceptance(variant.speculator, depth)
-        if options.acceptance_length is not None:
-            try:
-                acceptance = given_acceptance(options.acceptance_length, depth)
-            except ValueError as error:
-                raise Failure(f"{variant.name}: {error}", f"give a length from 1 to {depth + 1}") from error
     answer = options.output_tokens or recipe.verify.max_tokens
     prompt = options.input_tokens or max(1, min(recipe.limits.max_input_len // 2, recipe.limits.max_seq_len - answer))
     return Circumstances(
@@ -99,7 +172,11 @@ def _circumstances(
     )
 
 
-def _way(drawing: Drawing, variant: Variant) -> Way:
-    """The way to decode that this variant was drawn from."""
+def way_of(drawing: Drawing, variant: Variant) -> Way:
+    """The way to decode that a variant was drawn from."""
     found = ways(drawing.file.recipe, drawing.drafts, drawing.heads)
     return next(way for way in found if variant.name.startswith(f"{way.name}-{variant.precision}-"))
+
+
+def _key(variant: Variant) -> str:
+    return calibration_key(variant.lane.value, variant.gpu.value, variant.precision.value)

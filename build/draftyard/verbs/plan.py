@@ -6,11 +6,11 @@ from pathlib import Path
 from draftyard.doors.recipe_files import recall
 from draftyard.doors.store import Store, StoreRoots
 from draftyard.nouns.digest import Json
-from draftyard.nouns.prediction import VariantForecast
+from draftyard.nouns.prediction import Comparison, VariantForecast
 from draftyard.rules.explain import StepExplanation, VariantMemory, explain, variant_memory
 from draftyard.rules.predict.forecast_json import forecast_json
 from draftyard.verbs.drawing import draw_recipe
-from draftyard.verbs.forecast import ASKED_NOTHING, ForecastOptions, forecast
+from draftyard.verbs.forecast import ASKED_NOTHING, ForecastOptions, compared, forecast
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +24,7 @@ class Plan:
     notes: tuple[str, ...]
     forecasts: tuple[VariantForecast, ...] = ()
     forecast_notes: tuple[str, ...] = ()
+    comparisons: tuple[Comparison, ...] = ()
 
     def as_json(self) -> dict[str, Json]:
         """The plan as the value that `--format json` prints."""
@@ -35,6 +36,7 @@ class Plan:
             "notes": list(self.notes),
             "forecasts": [forecast_json(one) for one in self.forecasts],
             "forecast_notes": list(self.forecast_notes),
+            "predicted_and_measured": [_comparison_json(one) for one in self.comparisons],
         }
 
 
@@ -57,7 +59,21 @@ def plan(recipe: Path, out: Path, options: ForecastOptions = ASKED_NOTHING) -> P
         notes=drawing.notes,
         forecasts=forecasts,
         forecast_notes=tuple(forecast_notes),
+        comparisons=compared(forecasts, recipe_name=blueprint.recipe_name, out=out),
     )
+
+
+def _comparison_json(one: Comparison) -> dict[str, Json]:
+    return {
+        "variant": one.variant,
+        "concurrency": one.concurrency,
+        "figure": one.figure,
+        "predicted": one.predicted.value,
+        "low": one.predicted.low,
+        "high": one.predicted.high,
+        "measured": one.measured,
+        "surprise": one.surprise,
+    }
 
 
 def _step_json(step: StepExplanation) -> dict[str, Json]:

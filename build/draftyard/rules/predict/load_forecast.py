@@ -60,6 +60,17 @@ class Situation:
     rates: tuple[float, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class LoadTimes:
+    """Milliseconds: first token, plain step, token with its share of prompts, the same with drafts; and the cost c."""
+
+    first_ms: float
+    step_ms: float
+    token_ms: float
+    spec_token_ms: float
+    cost: float
+
+
 def plain_terms(place: Placement, lengths: Lengths, sequences: float, queries: float = 1.0) -> StepTerms:
     """Terms of a decode step; with more queries that of a verifying step."""
     return step_terms(
@@ -67,49 +78,63 @@ def plain_terms(place: Placement, lengths: Lengths, sequences: float, queries: f
     )
 
 
-def forecast_load(at: Situation, concurrency: int, held: int) -> LoadForecast:
-    """Everything at one concurrency; `held` is how many requests the cache holds, the others wait."""
-    running = max(1, min(concurrency, held))
-    lane, place = at.lane, at.place
-    terms = plain_terms(place, at.lengths, running)
-    prompt = step_terms(
-        place, sequences=1, queries=at.lengths.prompt, context=at.lengths.prompt, head_rows=1, causal=True
-    )
-    load = LoadCoefficients(lane.step, lane.prefill, lane.queue)
+def times_of(at: Situation, concurrency: int, held: int) -> LoadTimes:
+    """Milliseconds at one concurrency; `held` is how many requests the cache holds, the others wait.
+
+    Alone a prompt starts at once; among others it waits for the step under way and for its share of their prompts.
+    Speculation changes the decode part of a token's time; the prompts' part stays as it is.
+    """
+    running, lane = _running(concurrency, held), at.lane
+    terms = plain_terms(at.place, at.lengths, running)
+    prompt = prompt_terms(at.place, at.lengths)
     step = step_ms(terms, lane.step)
+    load = LoadCoefficients(lane.step, lane.prefill, lane.queue)
     token = loaded_step_ms(terms, prompt, running / max(at.lengths.answer, 1), load)
-    # Alone a prompt starts at once; among others it waits for the step under way and for its share of their prompts.
     first = step_ms(prompt, lane.first_token) * (1.0 + lane.queue * (concurrency - 1))
     first += step if concurrency > 1 else 0.0
-    found = LoadForecast(
-        concurrency=concurrency,
-        ttft_ms=spread(first, lane.bounds.first_token),
-        step_ms=spread(step, lane.bounds.token),
-        tpot_ms=spread(token, lane.bounds.token),
-        tokens_per_s_per_gpu=_rate(running, token, place.tp, lane.bounds.token),
-        intensity=intensity(place, at.lengths, running),
-        roof=binding_roof(terms, at.lane),
-        limit_share=(terms.weights_ms + terms.cache_ms) / step,
-        waiting=held < concurrency,
-    )
-    return found if at.drafting is None else _with_drafts(found, at, running, step, token)
-
-
-def _with_drafts(found: LoadForecast, at: Situation, running: int, step: float, token: float) -> LoadForecast:
-    """Speculation changes the decode part of a token's time; the prompts' part stays as it is."""
-    assert at.drafting is not None
-    lane, tp = at.lane, at.place.tp
+    if at.drafting is None:
+        return LoadTimes(first, step, token, token, 1.0)
     cost = cost_of(at, at.drafting, running)
     length = chain_length(at.rates, at.drafting.depth)
-    spec = cost * step / length + (token - step)
+    return LoadTimes(first, step, token, cost * step / length + (token - step), cost)
+
+
+def forecast_load(at: Situation, concurrency: int, held: int) -> LoadForecast:
+    """Everything at one concurrency, with intervals."""
+    running, bounds = _running(concurrency, held), at.lane.bounds
+    times = times_of(at, concurrency, held)
+    terms = plain_terms(at.place, at.lengths, running)
+    found = LoadForecast(
+        concurrency=concurrency,
+        ttft_ms=spread(times.first_ms, bounds.first_token),
+        step_ms=spread(times.step_ms, bounds.token),
+        tpot_ms=spread(times.token_ms, bounds.token),
+        tokens_per_s_per_gpu=_rate(running, times.token_ms, at.place.tp, bounds.token),
+        intensity=intensity(at.place, at.lengths, running),
+        roof=binding_roof(terms, at.lane),
+        limit_share=(terms.weights_ms + terms.cache_ms) / times.step_ms,
+        waiting=held < concurrency,
+    )
+    if at.drafting is None:
+        return found
+    both = _widened(bounds.token, _inverse(bounds.speedup))
     return replace(
         found,
-        cost=spread(cost, _inverse(lane.bounds.speedup)),
-        spec_tpot_ms=spread(spec, _widened(lane.bounds.token, _inverse(lane.bounds.speedup))),
-        spec_tokens_per_s_per_gpu=_rate(running, spec, tp, _widened(lane.bounds.token, lane.bounds.speedup)),
-        speedup=spread(token / spec, lane.bounds.speedup),
+        cost=spread(times.cost, _inverse(bounds.speedup)),
+        spec_tpot_ms=spread(times.spec_token_ms, both),
+        spec_tokens_per_s_per_gpu=_rate(running, times.spec_token_ms, at.place.tp, both),
+        speedup=spread(times.token_ms / times.spec_token_ms, bounds.speedup),
         best_draft=best_draft(at, running) if at.drafting.chain else None,
     )
+
+
+def prompt_terms(place: Placement, lengths: Lengths) -> StepTerms:
+    """Terms of one prompt alone."""
+    return step_terms(place, sequences=1, queries=lengths.prompt, context=lengths.prompt, head_rows=1, causal=True)
+
+
+def _running(concurrency: int, held: int) -> int:
+    return max(1, min(concurrency, held))
 
 
 def cost_of(at: Situation, drafting: Drafting, sequences: float) -> float:

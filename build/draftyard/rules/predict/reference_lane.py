@@ -12,6 +12,9 @@ from draftyard.rules.predict.speculation import SpeculationCoefficients
 
 _UNSURE = math.log(1.5)  # measured kernels, but no server around them and another load of the machine
 _CHUNK_SHARE = 0.5  # a new request waits for half of the others' prompts: they are served in turn
+# What the server adds around the engine, guessed until a calibration: queues, the entry, one response a step.
+_SERVER_STEP_US = 500.0
+_SERVER_SEQUENCE_US = 200.0
 _PROCESS_GB = 0.45  # Python and torch in one process
 # Attention over a cached token costs about four times what reading it does: small products on one thread.
 _ATTENTION = 4.0
@@ -39,8 +42,8 @@ def reference_coefficients(rates: KernelRates, precision: Precision, measured_at
         slow_hop_us=0.0,
         layer_us=rates.layer_us,
         expert_layer_us=rates.layer_us,
-        step_us=rates.step_us,
-        sequence_us=rates.sequence_us,
+        step_us=rates.step_us + _SERVER_STEP_US,
+        sequence_us=rates.sequence_us + _SERVER_SEQUENCE_US,
         sharpness=rates.sharpness,
     )
     wide = (-_UNSURE, _UNSURE)
