@@ -10,7 +10,7 @@ from tests.engine.tiny_engines import random_llama, random_prompts, write_engine
 from draftyard.doors.tensors import open_tensor_file
 from draftyard.engine.fidelity_probe import compare_checkpoints, divergence
 from draftyard.nouns.errors import Failure
-from draftyard.nouns.fidelity import Fidelity
+from draftyard.nouns.fidelity_figures import Fidelity
 
 
 def compared(first: Path, second: Path, samples: list[tuple[int, ...]]) -> Fidelity:

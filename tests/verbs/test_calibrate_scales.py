@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from tests.engine.test_calibration import PLACES, whole_model
+from tests.engine.test_calibrator import PLACES, whole_model
 from tests.fakes.fp8_checkpoints import calibrated
 from tests.fakes.tiny_model import config_of, random_weights, write_model
 from tests.fakes.tiny_recipe import write_recipe

@@ -14,7 +14,7 @@ from tests.house.source_map import ROOT
 from draftyard.cli import main
 from draftyard.doors.tensors import open_tensor_file
 from draftyard.engine.fidelity_probe import compare_checkpoints
-from draftyard.nouns.fidelity import Fidelity
+from draftyard.nouns.fidelity_figures import Fidelity
 from draftyard.verbs.build import ENGINES, BuildOptions, build
 from draftyard.verbs.fidelity import FidelityOptions, fidelity
 from draftyard.verbs.running import Watcher

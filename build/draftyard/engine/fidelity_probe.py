@@ -13,7 +13,7 @@ from draftyard.engine.runs import Run
 from draftyard.engine.weights import read_weights
 from draftyard.nouns.digest import Json
 from draftyard.nouns.errors import Failure
-from draftyard.nouns.fidelity import Fidelity
+from draftyard.nouns.fidelity_figures import Fidelity
 from draftyard.nouns.tensor import TensorFile
 
 

@@ -22,7 +22,7 @@ def make_calibration(step: Step, workplace: Workplace) -> tuple[str, ...]:
     activations; the residual stream of all texts lies in a file meanwhile. Failure when model or texts are not those
     that were planned, or cannot be run.
     """
-    from draftyard.engine.calibration import measure_ranges  # torch takes seconds to import
+    from draftyard.engine.calibrator import measure_ranges  # torch takes seconds to import
 
     directory, texts_path = workplace.source_paths
     samples = _samples(step, directory, texts_path)

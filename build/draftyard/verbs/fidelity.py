@@ -10,7 +10,7 @@ from draftyard.doors.store import Store, StoreRoots
 from draftyard.doors.tensors import open_tensor_file
 from draftyard.nouns.blueprint import Step, StepKind
 from draftyard.nouns.errors import Failure
-from draftyard.nouns.fidelity import Fidelity
+from draftyard.nouns.fidelity_figures import Fidelity
 from draftyard.rules.quantisation import is_fp8
 from draftyard.rules.trtllm import object_of
 from draftyard.verbs.drawing import draw_recipe

@@ -10,7 +10,7 @@ from tests.engine.tiny_engines import random_llama, random_prompts, write_engine
 from transformers import LlamaForCausalLM, PreTrainedModel
 
 from draftyard.doors.tensors import open_tensor_file
-from draftyard.engine.calibration import Meter, _passes, measure_ranges
+from draftyard.engine.calibrator import Meter, _passes, measure_ranges
 from draftyard.nouns.activation_ranges import ActivationRanges
 from draftyard.nouns.errors import Failure
 
@@ -86,7 +86,7 @@ def test_how_samples_go_through_together_changes_nothing(tmp_path: Path, monkeyp
     directory = write_engine(tmp_path / "engine", random_llama())
     samples = [tuple(prompt) for prompt in random_prompts(9)]
     together = measured(directory, samples)
-    monkeypatch.setattr("draftyard.engine.calibration._PASS_SAMPLES", 1)
+    monkeypatch.setattr("draftyard.engine.calibrator._PASS_SAMPLES", 1)
     alone = measured(directory, samples)
     for module, found in together.inputs.items():
         assert alone.inputs[module] == pytest.approx(found, rel=1e-5)
@@ -100,6 +100,32 @@ def test_passes_are_bounded_by_tokens_and_samples() -> None:
     assert [sum(run.end for run in runs) for runs in passes[:3]] == [5000, 2003, 115]
     assert all(run.slot == slot for runs in passes for slot, run in enumerate(runs))
     assert max(len(runs) for runs in passes) == 16
+
+
+def test_layers_are_read_one_after_another_and_once(tmp_path: Path) -> None:
+    """So that no more than one is in memory: nothing of a layer is read before the last sample left the one before."""
+    directory = write_engine(tmp_path / "engine", random_llama(num_hidden_layers=3))
+    config = json.loads((directory / "config.json").read_text())["pretrained_config"]
+    inner, told = open_tensor_file(directory / "rank0.safetensors"), []
+
+    class Spy:
+        headers = inner.headers
+
+        def read(self, name: str) -> memoryview:
+            told.append(name)
+            return inner.read(name)
+
+    samples = [tuple(prompt) for prompt in random_prompts(40)]
+    measure_ranges(Spy(), config, samples, tmp_path / "scratch", lambda share, words: told.append(words))
+    assert len(passes := _passes(samples)) == 3
+    names = [name for name in told if "." in name]
+    assert len(set(names)) == len(names) == len([name for name in inner.headers if name != "lm_head.weight"])
+    layers = [int(name.split(".")[2]) if "layers" in name else int(name[6:]) for name in told if "layer" in name]
+    assert layers == sorted(layers)
+    for layer in range(3):
+        last_read = max(place for place, name in enumerate(told) if f"layers.{layer}." in name)
+        done = [place for place, name in enumerate(told) if name == f"layer {layer}"]
+        assert len(done) == len(passes) and min(done) > last_read
 
 
 @pytest.mark.parametrize(("sample", "words"), [((), "no tokens"), ((95, 96), "token 96 has no row")])

@@ -92,13 +92,12 @@ def measure_ranges(
     keys: list[float] = []
     values: list[float] = []
     for layer in range(shape.layers):
-        cache, meters = _run_layer(ranks, shape, layer, stream, passes, place)
+        cache, meters = _run_layer(ranks, shape, layer, stream, passes, place, progress)
         for module, found in _by_module(meters, layer).items():
             inputs[module] = tuple(meter.largest for meter in found)
         keys.append(cache.key_meter.largest or 0.0)
         values.append(cache.value_meter.largest or 0.0)
         _refuse_strange(inputs, {f"keys of layer {layer}": keys[-1], f"values of layer {layer}": values[-1]})
-        progress((layer + 1) / shape.layers, f"layer {layer}")
     inputs[HEAD] = (_head_range(ranks, shape, stream),)
     _refuse_strange({HEAD: inputs[HEAD]}, {})
     return ActivationRanges(len(samples), len(stream), inputs, tuple(keys), tuple(values))
@@ -139,7 +138,13 @@ def _passes(samples: Sequence[tuple[int, ...]]) -> list[list[Run]]:
 
 
 def _run_layer(
-    ranks: RankFiles, shape: DecoderShape, layer: int, stream: Tensor, passes: list[list[Run]], device: torch.device
+    ranks: RankFiles,
+    shape: DecoderShape,
+    layer: int,
+    stream: Tensor,
+    passes: list[list[Run]],
+    device: torch.device,
+    progress: Callable[[float, str], None],
 ) -> tuple[MeteredCache, dict[Site, Meter]]:
     """Send the stream through one layer, in place."""
     meters: dict[Site, Meter] = {}
@@ -164,6 +169,7 @@ def _run_layer(
             end = begin + sum(run.end for run in runs)
             stream[begin:end] = decoder.transform([run_window(run) for run in runs], stream[begin:end].to(device))
             begin = end
+            progress((layer + end / len(stream)) / shape.layers, f"layer {layer}")
     return cache, meters
 
 
