@@ -5,8 +5,11 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
+from pydantic import TypeAdapter
+
 from draftyard.doors.model_directory import read_model_directory
 from draftyard.doors.recipe_files import write_new_text
+from draftyard.doors.speculator_directory import read_speculator_directory
 from draftyard.nouns.errors import raise_problems
 from draftyard.nouns.gpu import Gpu
 from draftyard.nouns.lane import Lane, SpeculatorKind
@@ -23,15 +26,18 @@ from draftyard.nouns.recipe import (
 from draftyard.rules.capability import capability_problems
 from draftyard.rules.inspection import examine
 from draftyard.rules.recipe_writing import recipe_text
+from draftyard.rules.speculators.examination import examine_speculator
+from draftyard.verbs.inspect import speculator_kind
 
 _OPENING = """A recipe of Draftyard. Paths are relative to this file; every key has its default or a first guess.
 Check it with: draftyard plan THIS_FILE"""
 _LONGEST = 2048
+_SPECULATOR: TypeAdapter[Speculator] = TypeAdapter(Speculator)
 
 
 @dataclass(frozen=True, slots=True)
 class InitOptions:
-    """Where the recipe goes, which draft model it names, where its prompts lie."""
+    """Where the recipe goes, which draft model or other speculator's directory it names, where its prompts lie."""
 
     output: Path
     draft: Path | None
@@ -80,8 +86,12 @@ def _speculators(folder: Path, draft: Path | None) -> tuple[Speculator, ...]:
     ngram = NgramSpeculator(kind=SpeculatorKind.NGRAM)
     if draft is None:
         return (ngram,)
-    _network(draft)
-    return (ngram, DraftTargetSpeculator(kind=SpeculatorKind.DRAFT_TARGET, path=_seen_from(folder, draft)))
+    kind = speculator_kind(draft)
+    if kind is None:
+        _network(draft)
+        return (ngram, DraftTargetSpeculator(kind=SpeculatorKind.DRAFT_TARGET, path=_seen_from(folder, draft)))
+    raise_problems(examine_speculator(read_speculator_directory(draft), kind).problems)
+    return (ngram, _SPECULATOR.validate_python({"kind": kind.value, "path": _seen_from(folder, draft)}))
 
 
 def _limits(network: Network) -> Limits:
