@@ -60,6 +60,12 @@ def test_everything_that_is_sent_arrives():
     assert (call.streaming, call.include_input, call.perf_metrics) == (True, True, True)
 
 
+def test_a_draft_from_outside_arrives():
+    sent = inputs(draft_input_ids=np.array([[8, 9]], dtype=np.int32))
+    assert parse_call(sent, "{}", "x", True).generation.draft_ids == (8, 9)
+    assert parse_call(inputs(), "{}", "x", True).generation.draft_ids == ()
+
+
 def test_an_empty_word_list_is_none_and_a_top_p_of_zero_is_dropped():
     sent = inputs(stop_words_list=np.zeros((1, 2, 0), dtype=np.int32), runtime_top_p=number(0.0, np.float32))
     request = parse_call(sent, "{}", "x", True).generation
@@ -75,7 +81,7 @@ def test_an_empty_word_list_is_none_and_a_top_p_of_zero_is_dropped():
         ({"input_lengths": number(0)}, {}, "input_lengths is 0"),
         ({"beam_width": number(2)}, {}, "beam_width is served with 1 alone"),
         ({"embedding_bias": np.ones((1, 9), dtype=np.float32)}, {}, "embedding_bias is not served"),
-        ({"draft_input_ids": number(1)}, {}, "draft_input_ids is not served"),
+        ({"draft_logits": np.ones((1, 2, 9), dtype=np.float32)}, {}, "draft_logits is not served"),
         ({"return_log_probs": number(True, np.bool_)}, {}, "return_log_probs is served with 0 alone"),
         ({}, {"num_draft_tokens": -1}, "num_draft_tokens is -1"),
         ({}, {"num_draft_tokens": "4"}, "num_draft_tokens is '4'"),

@@ -9,7 +9,7 @@ import torch
 from draftyard.engine.acceptance import Draft, Path, verify
 from draftyard.engine.configuration import EngineLimits
 from draftyard.engine.decoder import Decoder, Run
-from draftyard.engine.proposers import Proposer
+from draftyard.engine.proposers import NoProposer, Proposer
 from draftyard.engine.request_checks import check_request
 from draftyard.engine.sampling import adjusted
 from draftyard.engine.schedule import draft_rooms, prompt_chunks
@@ -103,6 +103,8 @@ class ReferenceEngine:
         if request.request_id in self._running or any(one.request_id == request.request_id for one in self._waiting):
             raise Failure(f"request id {request.request_id!r} is in use", "give each request its own id")
         check_request(request, self.limits, self._decoder.shape.vocabulary)
+        if request.draft_ids and not isinstance(self._proposer, NoProposer):
+            raise Failure("this engine drafts by itself", "send drafts to an engine that was built for external ones")
         self._waiting.append(request)
 
     def cancel(self, request_id: str) -> None:
@@ -236,9 +238,9 @@ class ReferenceEngine:
 
         Beside sequences that decode, prompts are read in chunks of `prefill_chunk_tokens`: so long may a step take.
         """
-        decoding = [one for one in self._running.values() if not one.prefilling]
-        prefilling = [one for one in self._running.values() if one.prefilling]
-        unread = [len(one.tokens) - one.cached for one in prefilling]
+        decoding = [one for one in self._running.values() if one.unread == 0]
+        prefilling = [one for one in self._running.values() if one.unread > 0]
+        unread = [one.unread for one in prefilling]
         spare = self.limits.max_num_tokens - len(decoding)
         chunk = self.limits.prefill_chunk_tokens if decoding else self.limits.max_num_tokens
         planned = []
@@ -255,6 +257,7 @@ class ReferenceEngine:
         wishes = [one.room if limit is None else min(one.room, limit) for one in decoding]
         most = draft_rooms(wishes, unread, spare, chunk)
         drafts = self._proposer.propose(decoding, most)
+        drafts = [Draft(one.given) if one.given else draft for one, draft in zip(decoding, drafts, strict=True)]
         return [
             draft.trimmed(room, sequence.depth_room)
             for sequence, draft, room in zip(decoding, drafts, most, strict=True)
@@ -271,8 +274,10 @@ class ReferenceEngine:
         verdict = verify(sequence.request, sequence.tokens, one.draft, outcome.logits, sequence.generator)
         emitted = sequence.emit(verdict.token_ids)
         sequence.cached = len(sequence.tokens) - 1
-        if not first:
+        if not first or sequence.request.draft_ids:
             sequence.count(one.draft, len(verdict.path), len(emitted))
+        if sequence.request.draft_ids:
+            sequence.finish_reason = sequence.finish_reason or FinishReason.LENGTH
         if sequence.finish_reason is None:
             self._keep(one, verdict.path, outcome.features)
         elif one.draft.parents is not None:

@@ -34,11 +34,17 @@ def _length_problems(request: GenerationRequest, limits: EngineLimits) -> list[P
         problems.append(Problem(message, "ask for fewer tokens or build with a larger max_seq_len"))
     if request.max_draft_len is not None and request.max_draft_len < 0:
         problems.append(Problem(f"the draft length is {request.max_draft_len}", "0 switches speculation off"))
+    if len(request.draft_ids) > limits.max_draft_len:
+        message = f"the draft has {len(request.draft_ids)} tokens and the engine verifies {limits.max_draft_len}"
+        problems.append(Problem(message, "draft fewer tokens or build with a larger max_draft_len"))
+    elif request.draft_ids and len(request.draft_ids) >= request.max_tokens:
+        message = f"the draft has {len(request.draft_ids)} tokens and {request.max_tokens} are asked for"
+        problems.append(Problem(message, "ask for one token more than the draft has"))
     return problems
 
 
 def _id_problems(request: GenerationRequest, vocabulary: int) -> list[Problem]:
-    runs = (request.input_ids, request.end_ids, *request.stop_sequences, *request.bad_sequences)
+    runs = (request.input_ids, request.draft_ids, request.end_ids, *request.stop_sequences, *request.bad_sequences)
     strange = sorted({token for run in runs for token in run if not 0 <= token < vocabulary})
     problems = []
     if strange:

@@ -36,6 +36,16 @@ class Sequence:
         return self.generated == 0
 
     @property
+    def given(self) -> tuple[int, ...]:
+        """A draft that came with the request and is not verified yet."""
+        return self.request.draft_ids if self.prefilling else ()
+
+    @property
+    def unread(self) -> int:
+        """Tokens of the prompt to be read before the sequence decodes; a given draft is verified with the last one."""
+        return len(self.tokens) - self.cached - (1 if self.given else 0) if self.prefilling else 0
+
+    @property
     def depth_room(self) -> int:
         """Tokens that a draft can still add: one output token always comes from the target itself."""
         return self.request.max_tokens - self.generated - 1

@@ -41,7 +41,9 @@ class SamplingParameters:
 class GenerationRequest:
     """One prompt to continue. Token ids; `stop_sequences` and `bad_sequences` are runs of ids.
 
-    `max_draft_len` None means what the engine was built with, 0 means no speculation.
+    `max_draft_len` None means what the engine was built with, 0 means no speculation. `draft_ids` is a draft from
+    outside for the tokens right behind the prompt; a request with one ends when it is verified: the tokens that stood
+    and one of the target's.
     """
 
     request_id: str
@@ -52,6 +54,7 @@ class GenerationRequest:
     bad_sequences: tuple[tuple[int, ...], ...] = ()
     sampling: SamplingParameters = SamplingParameters()
     max_draft_len: int | None = None
+    draft_ids: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,12 +13,14 @@ from word_rows import word_rows
 from draftyard.nouns.generation import GenerationRequest, SamplingParameters
 
 Array: TypeAlias = "npt.NDArray[np.generic]"
+NO_IDS: Array = np.zeros(0, dtype=np.int32)
 
 SERVED = frozenset(
     {
         "input_ids",
         "input_lengths",
         "request_output_len",
+        "draft_input_ids",
         "end_id",
         "pad_id",
         "stop_words_list",
@@ -82,7 +84,7 @@ def parse_call(
     """Inputs by name and request parameters to a request of the engine; BadInput says what is not served."""
     check_served(inputs)
     length = int(scalar(inputs, "input_lengths", 0))
-    ids = inputs.get("input_ids", np.zeros(0, dtype=np.int32)).reshape(-1)
+    ids = inputs.get("input_ids", NO_IDS).reshape(-1)
     if not 0 < length <= ids.size:
         raise BadInput(f"input_lengths is {length} and input_ids has {ids.size} ids")
     end_id = int(scalar(inputs, "end_id", -1))
@@ -95,6 +97,7 @@ def parse_call(
         bad_sequences=words(inputs, "bad_words_list"),
         sampling=sampling(inputs),
         max_draft_len=draft_length(parameters_json),
+        draft_ids=tuple(int(token_id) for token_id in inputs.get("draft_input_ids", NO_IDS).reshape(-1)),
     )
     return EngineCall(
         generation=generation,
