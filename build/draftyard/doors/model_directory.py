@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from draftyard.doors.file_digest import file_digest
-from draftyard.doors.tokenizer_files import TOKENIZER_FILES, read_tokenizer
+from draftyard.doors.tokenizer_files import TOKENIZER_FILES
+from draftyard.doors.tokenizer_memory import remembered_tokenizer
 from draftyard.doors.weight_files import (
     INDEX_NAME,
     PICKLE_INDEX_NAME,
@@ -23,10 +24,12 @@ _CACHE_NAME = "content-hashes.json"
 _SETTINGS = ("config.json", "generation_config.json", "hf_quant_config.json")
 
 
-def read_model_directory(directory: Path, read_pickle: HeaderReader | None = None) -> ModelFiles:
+def read_model_directory(
+    directory: Path, read_pickle: HeaderReader | None = None, cache: Path | None = None
+) -> ModelFiles:
     """Everything but the weights' bytes. Failure only when `directory` is no directory or in Meta's own layout.
 
-    `read_pickle` is the permission to open pickles, and how to read their headers.
+    `read_pickle` is the permission to open pickles, and how to read their headers; `cache` remembers tokenizers.
 
     All else that is wrong with the files is collected in `problems`.
     """
@@ -38,7 +41,7 @@ def read_model_directory(directory: Path, read_pickle: HeaderReader | None = Non
     generation = read_settings(directory, "generation_config.json", problems)
     settings = read_settings(directory, "tokenizer_config.json", problems)
     quantisation = read_settings(directory, "hf_quant_config.json", problems)
-    tokenizer = _read_tokenizer(directory, settings, problems)
+    tokenizer = _read_tokenizer(directory, settings, problems, cache)
     weights = _find_weights(directory, read_pickle, problems)
     used = (*_SETTINGS, *TOKENIZER_FILES, *weights.files)
     return ModelFiles(
@@ -149,9 +152,11 @@ def read_settings(directory: Path, name: str, problems: list[Problem], *, requir
     return document
 
 
-def _read_tokenizer(directory: Path, settings: Mapping[str, Json], problems: list[Problem]) -> TokenizerFacts | None:
+def _read_tokenizer(
+    directory: Path, settings: Mapping[str, Json], problems: list[Problem], cache: Path | None
+) -> TokenizerFacts | None:
     try:
-        return read_tokenizer(directory, settings)
+        return remembered_tokenizer(directory, settings, cache)
     except Failure as failure:
         problems.append(Problem(failure.message, failure.hint))
         return None

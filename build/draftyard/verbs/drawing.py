@@ -66,7 +66,7 @@ def draw_recipe(path: Path, cache: Path | None, rehearsal: bool = False) -> Draw
     target_path = file.resolve(recipe.target.path)
     draft_paths = tuple(file.resolve(speculator.path) for speculator in draft_speculators(recipe))
     texts = _calibration_texts(file)
-    raise_problems(_network_problems(file, target_path, draft_paths))
+    raise_problems(_network_problems(file, target_path, draft_paths, cache))
     target = inspect(target_path, cache, allow_pickle=recipe.target.allow_pickle)
     drafts = tuple(
         inspect(draft_path, cache, allow_pickle=one.allow_pickle)
@@ -112,7 +112,7 @@ def _calibration_texts(file: RecipeFile) -> CalibrationTexts | None:
     return CalibrationTexts(str(found.path), found.digest)
 
 
-def _network_problems(file: RecipeFile, target: Path, drafts: tuple[Path, ...]) -> list[Problem]:
+def _network_problems(file: RecipeFile, target: Path, drafts: tuple[Path, ...], cache: Path | None) -> list[Problem]:
     """What headers alone tell: families, cuts, positions. Faults of the files are left to `inspect`."""
     recipe = file.recipe
     heads = [
@@ -123,7 +123,7 @@ def _network_problems(file: RecipeFile, target: Path, drafts: tuple[Path, ...]) 
     ]
     permitted = (recipe.target.allow_pickle, *(one.allow_pickle for one in draft_speculators(recipe)))
     found = [
-        examine(read_model_directory(directory, pickle_reader(allowed))).network
+        examine(read_model_directory(directory, pickle_reader(allowed), cache)).network
         for directory, allowed in zip((target, *drafts), permitted, strict=True)
     ]
     networks = [network for network in found if network is not None]

@@ -45,7 +45,7 @@ def inspect(directory: Path, cache: Path | None = None, *, allow_pickle: bool = 
     Weights are read only for the digest, and where a tied head is stored a second time. `cache` is a directory where
     hashes of unchanged files are remembered. Failure names every contradiction at once.
     """
-    files = read_model_directory(directory, pickle_reader(allow_pickle))
+    files = read_model_directory(directory, pickle_reader(allow_pickle), cache)
     inspection = examine(files)
     notes = list(inspection.notes)
     problems = list(inspection.problems)
