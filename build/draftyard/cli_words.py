@@ -33,7 +33,7 @@ def _add_looking(commands: Commands) -> None:
     init = _command(commands, "init", "write a commented recipe for a model")
     init.add_argument("model", type=Path, metavar="MODEL_DIR", help="model directory in Hugging Face layout")
     init.add_argument("--output", type=Path, help="recipe file to write (default: NAME.yaml)")
-    init.add_argument("--draft", type=Path, metavar="DIR", help="a draft model to speculate with")
+    init.add_argument("--draft", type=Path, metavar="DIR", help="a draft model, or another speculator's weights")
     init.add_argument("--prompts", type=Path, default=Path("prompts"), help="prompt pack for verify")
     _command(commands, "schema", "print the JSON schema of recipes")
     inspect = _command(
