@@ -202,6 +202,8 @@ def test_no_tree_of_that_size_expects_more(nodes: int, levels: int) -> None:
 def test_recipes_without_a_tree_get_one_and_chains_none() -> None:
     assert resolved_tree(speculator("medusa")) == default_tree(63, 4)
     assert resolved_tree(speculator("medusa"), heads=2) == default_tree(63, 2)
+    assert resolved_tree(speculator("medusa"), heads=5) == default_tree(63, 4)
+    assert resolved_tree(speculator("medusa", heads=5), heads=5) == default_tree(63, 5)
     assert resolved_tree(speculator("medusa", max_draft_len=2), heads=3) == ((0,), (0, 0))
     assert resolved_tree(speculator("medusa", choices=[[1], [0, 0], [0]])) == ((0,), (1,), (0, 0))
     assert resolved_tree(speculator("eagle")) == default_tree(63, 4, 10)
@@ -225,3 +227,20 @@ def test_speculators_without_a_tree_have_no_problem() -> None:
     for text in ({"kind": "ngram"}, {"kind": "lookahead"}, {"kind": "mtp", "path": "m"}):
         assert speculator_problems(ANY.validate_python(text)) == []
     assert isinstance(speculator("eagle"), EagleSpeculator)
+
+
+@pytest.mark.parametrize(
+    ("kind", "keys"),
+    [
+        ("medusa", {}),
+        ("medusa", {"heads": 5}),
+        ("medusa", {"heads": 2, "max_draft_len": 9}),
+        ("medusa", {"max_draft_len": 3}),
+        ("eagle", {"num_eagle_layers": 3, "max_draft_len": 8}),
+    ],
+)
+def test_a_recipe_knows_the_depth_of_its_own_tree(kind: str, keys: dict[str, object]) -> None:
+    asked = speculator(kind, **keys)
+    tree = resolved_tree(asked, heads=5)
+    assert tree is not None
+    assert max(map(len, tree)) == asked.draft_depth

@@ -47,8 +47,9 @@ def resolved_tree(speculator: Speculator, heads: int | None = None) -> Choices |
     if isinstance(speculator, MedusaSpeculator):
         if speculator.choices is not None:
             return _ordered(speculator.choices)
-        levels = min(heads or DEFAULT_TREE_DEPTH, DEFAULT_TREE_DEPTH, speculator.max_draft_len)
-        return default_tree(speculator.max_draft_len, levels)
+        # As many levels as the recipe asks heads for; of stored ones no more than are worth a level by default.
+        levels = speculator.heads or min(heads or DEFAULT_TREE_DEPTH, DEFAULT_TREE_DEPTH)
+        return default_tree(speculator.max_draft_len, min(levels, speculator.max_draft_len))
     if isinstance(speculator, EagleSpeculator) and speculator.dynamic_tree_max_top_k is None:
         if speculator.choices is not None:
             return _ordered(speculator.choices)
