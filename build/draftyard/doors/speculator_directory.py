@@ -4,7 +4,8 @@ from pathlib import Path
 
 from draftyard.doors.model_directory import permitted_pickles, read_settings
 from draftyard.doors.tensors import read_tensor_headers
-from draftyard.doors.tokenizer_files import TOKENIZER_FILES, read_tokenizer
+from draftyard.doors.tokenizer_files import TOKENIZER_FILES
+from draftyard.doors.tokenizer_memory import remembered_tokenizer
 from draftyard.doors.weight_files import (
     INDEX_NAME,
     HeaderReader,
@@ -18,10 +19,12 @@ from draftyard.nouns.source import ModelFiles, TokenizerFacts
 from draftyard.nouns.tensor import name_list
 
 
-def read_speculator_directory(directory: Path, read_pickle: HeaderReader | None = None) -> ModelFiles:
+def read_speculator_directory(
+    directory: Path, read_pickle: HeaderReader | None = None, cache: Path | None = None
+) -> ModelFiles:
     """Everything but the weights' bytes. Failure only when `directory` is no directory.
 
-    `read_pickle` is the permission to open pickles, and how to read their headers.
+    `read_pickle` is the permission to open pickles, and how to read their headers; `cache` remembers tokenizers.
 
     Weights are the shards of an index, or one safetensors file of any name. Settings and tokenizer may be missing, as
     they are in many published heads; what is wrong with those that are there is collected in `problems`.
@@ -30,7 +33,7 @@ def read_speculator_directory(directory: Path, read_pickle: HeaderReader | None 
         raise Failure(f"{directory} is no directory", "give the directory that holds the speculator's weights")
     problems: list[Problem] = []
     config = read_settings(directory, "config.json", problems)
-    tokenizer = _tokenizer(directory, problems)
+    tokenizer = _tokenizer(directory, problems, cache)
     weights = _weights(directory, read_pickle, problems)
     used = ("config.json", *(TOKENIZER_FILES if tokenizer else ()), *weights.files)
     return ModelFiles(
@@ -46,12 +49,12 @@ def read_speculator_directory(directory: Path, read_pickle: HeaderReader | None 
     )
 
 
-def _tokenizer(directory: Path, problems: list[Problem]) -> TokenizerFacts | None:
+def _tokenizer(directory: Path, problems: list[Problem], cache: Path | None) -> TokenizerFacts | None:
     if not (directory / "tokenizer.json").is_file():
         return None
     settings = read_settings(directory, "tokenizer_config.json", problems)
     try:
-        return read_tokenizer(directory, settings)
+        return remembered_tokenizer(directory, settings, cache)
     except Failure as failure:
         problems.append(Problem(failure.message, failure.hint))
         return None

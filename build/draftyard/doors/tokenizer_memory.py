@@ -17,16 +17,29 @@ _REMEMBERED: dict[str, TokenizerFacts] = {}
 def remembered_tokenizer(directory: Path, settings: Mapping[str, Json], cache: Path | None) -> TokenizerFacts:
     """Facts of a directory's tokenizer, from memory where its files are those that were read before.
 
-    Files are told apart by path, size, time of change and inode. `cache` is a directory that outlives the process.
-    Failure as for `read_tokenizer`.
+    Files are told apart by path, size, time of change and inode. `cache` is a directory where an earlier process kept
+    them; nothing is written here, since a wrong request writes nothing. Failure as for `read_tokenizer`.
     """
     identity = _identity(directory)
-    found = _REMEMBERED.get(identity) or _load(cache, identity)
-    if found is None:
-        found = read_tokenizer(directory, settings)
-        _save(cache, identity, found)
+    found = _REMEMBERED.get(identity) or _load(cache, identity) or read_tokenizer(directory, settings)
     _REMEMBERED[identity] = found
     return found
+
+
+def keep_tokenizers(cache: Path | None) -> None:
+    """Keep what this process has read for the next one."""
+    stored = _stored(cache)
+    new = {identity: asdict(facts) for identity, facts in _REMEMBERED.items() if identity not in stored}
+    if cache is None or not new:
+        return
+    beside = cache / f"{_CACHE_NAME}.{os.getpid()}"
+    try:
+        cache.mkdir(parents=True, exist_ok=True)
+        beside.write_text(json.dumps({**stored, **new}, indent=1), encoding="utf-8")
+        beside.replace(cache / _CACHE_NAME)
+    except OSError:
+        # Only a cache: without it tokenizers are read again next time.
+        return
 
 
 def _identity(directory: Path) -> str:
@@ -56,16 +69,3 @@ def _stored(cache: Path | None) -> dict[str, dict[str, object]]:
         # Only a cache: what cannot be read is made again.
         return {}
     return document if isinstance(document, dict) else {}
-
-
-def _save(cache: Path | None, identity: str, facts: TokenizerFacts) -> None:
-    if cache is None or not identity:
-        return
-    beside = cache / f"{_CACHE_NAME}.{os.getpid()}"
-    try:
-        cache.mkdir(parents=True, exist_ok=True)
-        beside.write_text(json.dumps({**_stored(cache), identity: asdict(facts)}, indent=1), encoding="utf-8")
-        beside.replace(cache / _CACHE_NAME)
-    except OSError:
-        # Only a cache: without it the tokenizer is read again next time.
-        return

@@ -8,6 +8,7 @@ from draftyard.doors.model_directory import read_model_directory
 from draftyard.doors.recipe_files import read_recipe_text, read_toolchain
 from draftyard.doors.shipped_files import guests_digest
 from draftyard.doors.speculator_directory import read_speculator_directory
+from draftyard.doors.tokenizer_memory import keep_tokenizers
 from draftyard.nouns.activation_ranges import CalibrationTexts
 from draftyard.nouns.blueprint import Blueprint
 from draftyard.nouns.errors import Problem, raise_problems
@@ -62,7 +63,7 @@ def draw_recipe(path: Path, cache: Path | None, rehearsal: bool = False) -> Draw
     """
     file = read_recipe(path)
     recipe = file.recipe
-    raise_problems([*capability_problems(recipe), *tree_problems(recipe), *_path_problems(file)])
+    raise_problems([*capability_problems(recipe), *tree_problems(recipe), *_path_problems(file, cache)])
     target_path = file.resolve(recipe.target.path)
     draft_paths = tuple(file.resolve(speculator.path) for speculator in draft_speculators(recipe))
     texts = _calibration_texts(file)
@@ -81,15 +82,16 @@ def draw_recipe(path: Path, cache: Path | None, rehearsal: bool = False) -> Draw
     )
     for source in heads:
         notes.extend(f"{source.kind}: {note}" for note in (*source.notes, *pair_heads(target, source)))
+    keep_tokenizers(cache)
     toolchain = read_toolchain().model_copy(update={"rehearsal": rehearsal})
     blueprint = draw(recipe, target, drafts, toolchain, guests_digest(), texts, heads)
     return Drawing(file, target, drafts, blueprint, tuple(notes), heads)
 
 
-def _path_problems(file: RecipeFile) -> list[Problem]:
+def _path_problems(file: RecipeFile, cache: Path | None) -> list[Problem]:
     """Weights that hang on the target's features are neither the target (sgl-project/sglang#36528) nor a draft."""
     target = file.resolve(file.recipe.target.path)
-    kinds = [(one, speculator_kind(file.resolve(one.path))) for one in draft_speculators(file.recipe)]
+    kinds = [(one, speculator_kind(file.resolve(one.path), cache)) for one in draft_speculators(file.recipe)]
     problems = [
         Problem(f"the recipe says {one.kind}, the tensors in {one.path} say {kind}", f"write kind: {kind}")
         for one, kind in kinds
@@ -117,7 +119,7 @@ def _network_problems(file: RecipeFile, target: Path, drafts: tuple[Path, ...], 
     recipe = file.recipe
     heads = [
         examine_speculator(
-            read_speculator_directory(file.resolve(one.path), pickle_reader(one.allow_pickle)), one.kind
+            read_speculator_directory(file.resolve(one.path), pickle_reader(one.allow_pickle), cache), one.kind
         ).network
         for one in head_speculators(recipe)
     ]

@@ -75,7 +75,7 @@ def inspect_speculator(
     Weights are read only for the digest, and the map of a reduced vocabulary. Failure names every contradiction at
     once.
     """
-    files = read_speculator_directory(directory, pickle_reader(allow_pickle))
+    files = read_speculator_directory(directory, pickle_reader(allow_pickle), cache)
     found = examine_speculator(files, asked)
     problems = list(found.problems)
     if not problems:
@@ -95,14 +95,14 @@ def inspect_speculator(
     )
 
 
-def speculator_kind(directory: Path) -> SpeculatorKind | None:
+def speculator_kind(directory: Path, cache: Path | None = None) -> SpeculatorKind | None:
     """Which speculator's tensors a directory holds; None for a whole model, which may end in a module, and for others.
 
     Nothing is checked, and pickles are not opened.
     """
     if not directory.is_dir():
         return None
-    tensors = read_speculator_directory(directory).tensors
+    tensors = read_speculator_directory(directory, None, cache).tensors
     whole = any(tensor.name == EMBEDDING_NAME for tensor in tensors) and any(
         tensor.name.startswith("model.layers.0.self_attn.") for tensor in tensors
     )
