@@ -60,8 +60,9 @@ def _resolve(evidence: Evidence) -> SpeculatorNetwork:
 
 
 def layers_rules(decoder: Network) -> tuple[Rule, ...]:
-    """The layers' tensors. The first has no norm on its input: it takes what `fc` gives (`use_input_layernorm_in_...`
-    of TensorRT-LLM's EAGLE is off).
+    """The layers' tensors; the first has no norm on its input.
+
+    It takes what `fc` gives: TensorRT-LLM 1.2.1 turns `use_input_layernorm_in_first_layer` off for EAGLE.
     """
     return tuple(
         rule
