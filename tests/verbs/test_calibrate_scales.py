@@ -29,6 +29,7 @@ from transformers import (
 from draftyard.doors.calibration_texts import find_calibration_files
 from draftyard.nouns.blueprint import Step, StepKind
 from draftyard.nouns.errors import Failure
+from draftyard.rules.explain import explain
 from draftyard.verbs.calibrate_scales import make_calibration
 from draftyard.verbs.drawing import draw_recipe
 from draftyard.verbs.fp8_conversion import read_ranges
@@ -209,3 +210,24 @@ def run_step(step: Step, staging: Path) -> None:
 
     paths = tuple(Path(source) for source in step.sources)
     make_calibration(step, Workplace(staging, no_input, paths, lambda share, words: None))
+
+
+def test_a_full_disk_is_told_before_it_is_met(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "texts").write_text(TEXTS)
+    directory = write_model(tmp_path / "m")
+    monkeypatch.setattr("draftyard.verbs.calibrate_scales.free_bytes", lambda place: 72 * 32 * 4 - 1)
+    with pytest.raises(Failure, match="9216 bytes of disk, 9215 are free"):
+        calibrated(directory, tmp_path / "c", tmp_path / "texts")
+
+
+def test_plan_tells_what_changed_in_the_recipes_words(tmp_path: Path) -> None:
+    (tmp_path / "texts").write_text(TEXTS)
+    before = draw_recipe(fp8_recipe(tmp_path, "texts"), None).blueprint
+    path = fp8_recipe(tmp_path, "texts")
+    changed = "{kv_cache: fp8, exclude_modules: [], calibration: {prompts: texts, samples: 8}"
+    path.write_text(path.read_text().replace("{calibration: {prompts: texts}", changed))
+    after = draw_recipe(path, None).blueprint
+    told = {step.label: step.reason for step in explain(after, frozenset(), before.steps)}
+    assert told["calibration target"] == "changed: quantisation.calibration.samples 512 -> 8"
+    assert "quantisation.kv_cache None -> FP8" in told["checkpoint target fp8 tp1 pp1"]
+    assert "quantisation.exclude_modules" in told["checkpoint target fp8 tp1 pp1"]

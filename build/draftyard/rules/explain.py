@@ -7,7 +7,7 @@ from draftyard.nouns.blueprint import Blueprint, Step, StepKind, Variant
 from draftyard.nouns.digest import Json
 from draftyard.nouns.enums import StrEnum
 from draftyard.nouns.gpu import Gpu
-from draftyard.rules.quantisation import is_fp8
+from draftyard.rules.quantisation import has_fp8_cache, is_fp8
 from draftyard.rules.trtllm import world_size
 from draftyard.rules.trtllm_heads import promised_tensors
 
@@ -198,8 +198,13 @@ def _call(step: Step) -> str:
 
 
 def _activation_bytes(config: Mapping[str, Json], gpu: Gpu) -> int:
-    """Bytes of one activation or cached value: on a CPU the reference lane keeps both in float32."""
+    """Bytes of one activation; on a CPU the reference lane keeps float32."""
     return _FLOAT32_BYTES if gpu is Gpu.CPU else _ITEM_BYTES[str(config["dtype"])]
+
+
+def _cached_bytes(config: Mapping[str, Json], gpu: Gpu) -> int:
+    """Bytes of one cached key or value; on a CPU the reference lane rounds to FP8, but keeps float32."""
+    return 1 if has_fp8_cache(config) and gpu is not Gpu.CPU else _activation_bytes(config, gpu)
 
 
 def _checkpoint_parts(role: str, config: Mapping[str, Json], tokens: int, item: int) -> Iterator[MemoryPart]:

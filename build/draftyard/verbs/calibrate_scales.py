@@ -4,8 +4,9 @@ from pathlib import Path
 
 from draftyard.doors.calibration_texts import encode_texts, find_calibration_files, read_calibration_texts
 from draftyard.doors.config_files import write_config
+from draftyard.doors.tensors import free_bytes
 from draftyard.nouns.blueprint import Step
-from draftyard.nouns.errors import Failure
+from draftyard.nouns.errors import ExitCode, Failure
 from draftyard.rules.fp8_scales import ranges_json
 from draftyard.rules.trtllm import integer_of, object_of
 from draftyard.verbs.fp8_conversion import RANGES_NAME
@@ -30,6 +31,7 @@ def make_calibration(step: Step, workplace: Workplace) -> tuple[str, ...]:
     if model.digest not in step.inputs:
         raise Failure(f"{directory} changed since the plan was made", "plan again, and leave the model alone meanwhile")
     config = object_of(step.parameters, "config")
+    _check_space(sum(len(sample) for sample in samples) * model.network.hidden_size * 4, workplace.staging)
     ranges = measure_ranges(
         SourceCheckpoint(model_portion(model), config),
         config,
@@ -43,6 +45,17 @@ def make_calibration(step: Step, workplace: Workplace) -> tuple[str, ...]:
     if silent:
         notes.append(f"{silent} inputs of experts saw no token")
     return tuple(notes)
+
+
+def _check_space(needed: int, directory: Path) -> None:
+    """Of the residual stream: a mapped file that the disk has no room for would end the process."""
+    free = free_bytes(directory)
+    if free < needed:
+        raise Failure(
+            f"the activations of the calibration need {needed} bytes of disk, {free} are free",
+            "free disk space, or lower quantisation.calibration.samples or max_tokens",
+            ExitCode.ENVIRONMENT,
+        )
 
 
 def _samples(step: Step, directory: Path, texts_path: Path) -> tuple[tuple[int, ...], ...]:
