@@ -82,9 +82,9 @@ def draw_recipe(path: Path, cache: Path | None, rehearsal: bool = False) -> Draw
     )
     for source in heads:
         notes.extend(f"{source.kind}: {note}" for note in (*source.notes, *pair_heads(target, source)))
-    keep_tokenizers(cache)
     toolchain = read_toolchain().model_copy(update={"rehearsal": rehearsal})
     blueprint = draw(recipe, target, drafts, toolchain, guests_digest(), texts, heads)
+    keep_tokenizers(cache)
     return Drawing(file, target, drafts, blueprint, tuple(notes), heads)
 
 
