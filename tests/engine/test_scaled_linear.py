@@ -138,6 +138,18 @@ def test_ranks_and_stages_give_the_same_bits(tmp_path: Path) -> None:
         assert torch.equal(found, whole)
 
 
+def test_a_quantised_head_is_put_together_from_its_ranks(tmp_path: Path) -> None:
+    wishes = Quantisation(exclude_modules=("*vocab_embedding",))
+    model = random_model(LlamaForCausalLM, LlamaConfig(**SIZES, tie_word_embeddings=False))
+    directory = engine_of(tmp_path / "one", model, wishes)
+    head = load_file(directory / "rank0.safetensors")["lm_head.weight"]
+    assert head.dtype is torch.float8_e4m3fn
+    whole = engine_logits(loaded(directory))
+    assert torch.equal(engine_logits(loaded(engine_of(tmp_path / "cut", model, wishes, Cut(4, 2)))), whole)
+    plain = model(torch.tensor([PROMPT])).logits[0]
+    assert (whole - plain).norm() / plain.norm() < 0.3
+
+
 def test_experts_execute_in_fp8(tmp_path: Path) -> None:
     model = random_model(MixtralForCausalLM, MixtralConfig(**SIZES, num_local_experts=4))
     expected = model(torch.tensor([PROMPT])).logits[0]
