@@ -7,9 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn, TypeAlias
 
-import jinja2
-from jinja2.sandbox import ImmutableSandboxedEnvironment
-
 from draftyard.doors.tokenizer_files import load_tokenizer, read_chat_template
 from draftyard.nouns.digest import Json
 from draftyard.nouns.errors import Failure
@@ -128,6 +125,10 @@ class _ChatTemplate:
     """A model's chat template. It gets no clock: a calibration of the same texts is the same on every day."""
 
     def __init__(self, directory: Path) -> None:
+        # Only messages need templates, and plans of recipes read neither.
+        import jinja2
+        from jinja2.sandbox import ImmutableSandboxedEnvironment
+
         template = read_chat_template(directory)
         if template is None:
             raise Failure(
@@ -147,6 +148,8 @@ class _ChatTemplate:
 
     def render(self, messages: tuple[Message, ...]) -> str:
         """The conversation as the model reads it, up to where its answer begins."""
+        import jinja2
+
         listed = [{"role": message.role, "content": message.content} for message in messages]
         asked = messages[-1].role != "assistant"
         try:

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 
+from pydantic import TypeAdapter, ValidationError
+
 from draftyard.doors.tokenizer_files import read_tokenizer, tokenizer_paths
 from draftyard.nouns.digest import Json
 from draftyard.nouns.source import TokenizerFacts
@@ -53,9 +55,11 @@ def _identity(directory: Path) -> str:
 
 def _load(cache: Path | None, identity: str) -> TokenizerFacts | None:
     stored = _stored(cache).get(identity)
+    if stored is None:
+        return None
     try:
-        return TokenizerFacts(**stored) if isinstance(stored, dict) else None
-    except TypeError:
+        return TypeAdapter(TokenizerFacts).validate_python(stored)
+    except ValidationError:
         # Written by another version: read the tokenizer again.
         return None
 

@@ -1,9 +1,7 @@
 """Whether a speculator's weights go with a target: widths, vocabularies, trees, cuts and positions."""
 
 from collections.abc import Sequence
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING
 
 from draftyard.nouns.errors import Problem
 from draftyard.nouns.lane import Lane, SpeculatorKind
@@ -21,6 +19,11 @@ from draftyard.rules.agree import position_problems
 from draftyard.rules.shards import sharding_problems
 from draftyard.rules.speculators.eagle3 import default_taps
 from draftyard.rules.trees import resolved_tree, speculator_problems
+
+if TYPE_CHECKING:
+    # Plans of recipes need no arrays; importing them would take longer than the plan.
+    import numpy as np
+    from numpy.typing import NDArray
 
 _HINT = "choose a speculator that was trained for this target"
 # Rows of an embedding that are compared, and the mean cosine below which the tables are not of one model. A copy has 1,
@@ -71,11 +74,13 @@ def sampled_rows(rows: int) -> tuple[int, ...]:
     return tuple(index * rows // count for index in range(count))
 
 
-def embedding_problems(own: NDArray[np.float32], target: NDArray[np.float32], rows: Sequence[int]) -> list[Problem]:
+def embedding_problems(own: "NDArray[np.float32]", target: "NDArray[np.float32]", rows: Sequence[int]) -> list[Problem]:
     """Rows [n, hidden] of the embedding that a speculator carries, held against the target's, by their direction.
 
     A head of another model, or of other token ids, drafts fluent nonsense without an error (SafeAILab/EAGLE#258).
     """
+    import numpy as np
+
     norms = np.linalg.norm(own, axis=1) * np.linalg.norm(target, axis=1)
     known = norms > 0
     if not known.any():

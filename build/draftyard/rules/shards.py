@@ -2,15 +2,18 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, TypeAlias
 
 from draftyard.nouns.errors import Problem
 from draftyard.nouns.network import Network
 from draftyard.rules.families.family import Part, Place, Rule, Split
 
-Array = NDArray[np.generic]
+if TYPE_CHECKING:
+    # Plans of recipes need no arrays; importing them would take longer than the plan.
+    import numpy as np
+    from numpy.typing import NDArray
+
+Array: TypeAlias = "NDArray[np.generic]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +132,8 @@ def shard(rule: Rule, parts: Sequence[Array], network: Network, tp_size: int, tp
 
     `parts` are the arrays of `rule.parts`, whole, of one element type.
     """
+    import numpy as np
+
     piece = np.zeros(piece_shape(rule, network, tp_size), dtype=parts[0].dtype)
     width = piece.shape[-1] if piece.ndim > 1 else 1
     matrix = piece.reshape(-1, width)
@@ -144,6 +149,8 @@ def unshard(rule: Rule, pieces: Sequence[Array], network: Network) -> list[Array
 
     The inverse of `shard`; padding and repeated KV heads are dropped.
     """
+    import numpy as np
+
     if rule.split is Split.QKV:
         return _split_qkv(pieces, network)
     if rule.split is Split.ROWS:
@@ -229,6 +236,8 @@ def _kv_share(rows: range, network: Network, tp_size: int, tp_rank: int) -> rang
 
 
 def _split_qkv(pieces: Sequence[Array], network: Network) -> list[Array]:
+    import numpy as np
+
     tp_size = len(pieces)
     query_rows = network.heads // tp_size * network.head_size
     kv_rows = kv_heads_per_rank(network.kv_heads, tp_size) * network.head_size
@@ -240,6 +249,8 @@ def _split_qkv(pieces: Sequence[Array], network: Network) -> list[Array]:
 
 
 def _unstacked_experts(split: Split, pieces: Sequence[Array]) -> list[Array]:
+    import numpy as np
+
     experts = range(pieces[0].shape[0])
     if split is Split.EXPERTS_DOWN:
         return [np.concatenate([piece[expert] for piece in pieces], axis=1) for expert in experts]

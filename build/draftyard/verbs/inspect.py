@@ -2,9 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING
 
 from draftyard.doors.model_directory import content_digest, read_model_directory
 from draftyard.doors.speculator_directory import read_speculator_directory
@@ -20,12 +18,16 @@ from draftyard.nouns.tensor import TensorHeader, TensorType
 from draftyard.nouns.tokenizer_behaviour import TokenizerBehaviour
 from draftyard.rules.agree import agree, same_tokenizer
 from draftyard.rules.agree_heads import embedding_problems, sampled_rows, vocabulary_problems
-from draftyard.rules.casting import cast
 from draftyard.rules.inspection import EMBEDDING_NAME, HEAD_NAME, examine
 from draftyard.rules.speculators.examination import SpeculatorExamination, examine_speculator
 from draftyard.rules.speculators.known_speculators import recognise
 from draftyard.rules.speculators.vocabulary_map import map_problems
 from draftyard.rules.tokenizer_agreement import probe_texts
+
+if TYPE_CHECKING:
+    # Plans of recipes need no arrays; importing them would take longer than the plan.
+    import numpy as np
+    from numpy.typing import NDArray
 
 _BOTH_ENDS = (EMBEDDING_NAME, HEAD_NAME)
 
@@ -148,8 +150,12 @@ def pair_heads(target: Source, source: SpeculatorSource) -> tuple[str, ...]:
     return notes
 
 
-def _rows(directory: str, header: TensorHeader, rows: tuple[int, ...]) -> NDArray[np.float32]:
+def _rows(directory: str, header: TensorHeader, rows: tuple[int, ...]) -> "NDArray[np.float32]":
     """Some rows of a table in float32."""
+    import numpy as np
+
+    from draftyard.rules.casting import cast
+
     data = open_weights(Path(directory) / header.file, [header]).read(header.name)
     width = header.shape[1]
     row_bytes = width * header.type.item_bytes
@@ -162,6 +168,8 @@ def _rows(directory: str, header: TensorHeader, rows: tuple[int, ...]) -> NDArra
 
 def _compare_map(directory: Path, found: SpeculatorExamination) -> list[Problem]:
     """The values of a map, read whole: they are few."""
+    import numpy as np
+
     if found.recognised is None or found.network is None or not found.network.mapped:
         return []
     views = {

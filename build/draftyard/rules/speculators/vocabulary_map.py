@@ -6,13 +6,16 @@ NVIDIA-NeMo/Automodel#2447.
 """
 
 from dataclasses import dataclass
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING
 
 from draftyard.nouns.errors import Problem
 from draftyard.nouns.tensor import TensorType
 from draftyard.rules.speculators.page import Evidence
+
+if TYPE_CHECKING:
+    # Plans of recipes need no arrays; importing them would take longer than the plan.
+    import numpy as np
+    from numpy.typing import NDArray
 
 _HINT = "save the map with the network it was trained with"
 _MAP_TYPES = {"d2t": (TensorType.I64, "int64"), "t2d": (TensorType.BOOL, "bool")}
@@ -66,8 +69,10 @@ def _use_map(evidence: Evidence, name: str, shape: tuple[int, ...]) -> bool:
     return evidence.use(name, shape)
 
 
-def map_problems(table: NDArray[np.int64], marks: NDArray[np.bool_] | None, vocab_size: int) -> list[Problem]:
+def map_problems(table: "NDArray[np.int64]", marks: "NDArray[np.bool_] | None", vocab_size: int) -> list[Problem]:
     """What is wrong with the values of a map (`table` is d2t, `marks` t2d), each with the first index it shows at."""
+    import numpy as np
+
     problems = []
     moved = np.flatnonzero(table)
     if table.shape[0] == vocab_size and moved.size:
