@@ -7,7 +7,7 @@ import torch
 from tests.engine.tiny_engines import NGRAM, NO_SPECULATION, Sizes, loaded, rounded, run, tokens_of, write_engine
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaForCausalLM
 
-from draftyard.engine.decoder import Run
+from draftyard.engine.runs import Run
 from draftyard.nouns.generation import GenerationRequest
 
 TARGET = Path(__file__).parents[2] / "engines" / "out" / "models" / "smollm2-135m-instruct"

@@ -22,9 +22,9 @@ from transformers import (
     Qwen3ForCausalLM,
 )
 
-from draftyard.engine.decoder import Run
 from draftyard.engine.linear import PlainLinear, make_linear
 from draftyard.engine.reference import ReferenceEngine
+from draftyard.engine.runs import Run
 from draftyard.engine.scaled_linear import RoundedInputLinear, ScaledLinear, rounded, through_fp8, values_of
 from draftyard.nouns.errors import Failure
 from draftyard.nouns.recipe import Quantisation

@@ -11,8 +11,8 @@ from tests.engine.oracle_proposer import OracleProposer
 from tests.engine.tiny_engines import NGRAM, Sizes, loaded, random_llama, random_prompts, run, tokens_of, write_engine
 from transformers import LlamaForCausalLM
 
-from draftyard.engine.decoder import Run
 from draftyard.engine.reference import ReferenceEngine
+from draftyard.engine.runs import Run
 from draftyard.nouns.generation import GenerationEvent, GenerationRequest
 from draftyard.nouns.speculation_schedule import ScheduleStep, SpeculationSchedule
 

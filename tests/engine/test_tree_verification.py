@@ -9,8 +9,8 @@ from tests.engine.tiny_engines import Sizes, loaded, random_llama, random_prompt
 from transformers import LlamaForCausalLM
 
 from draftyard.engine.acceptance import Draft
-from draftyard.engine.decoder import Run
 from draftyard.engine.reference import ReferenceEngine
+from draftyard.engine.runs import Run
 from draftyard.engine.sequence import Sequence
 from draftyard.nouns.generation import FinishReason, GenerationRequest, SamplingParameters
 

@@ -26,7 +26,8 @@ from transformers import (
 from draftyard.doors.config_files import read_config
 from draftyard.doors.tensors import open_tensor_file
 from draftyard.engine.configuration import decoder_shape
-from draftyard.engine.decoder import Decoder, Run
+from draftyard.engine.decoder import Decoder
+from draftyard.engine.runs import Run
 from draftyard.engine.weights import read_weights
 from draftyard.nouns.network import Precision
 

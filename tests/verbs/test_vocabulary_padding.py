@@ -11,7 +11,7 @@ from tests.verbs.test_convert import converted
 from tests.verbs.test_family_agreement import executed
 
 from draftyard.doors.config_files import read_config
-from draftyard.engine.decoder import Run
+from draftyard.engine.runs import Run
 from draftyard.nouns.network import Precision
 from draftyard.rules.shards import padded_vocabulary
 from draftyard.rules.trtllm import expected_tensors

@@ -11,9 +11,7 @@ from draftyard.engine.attention import AttentionPlan, attend, plan_attention
 from draftyard.engine.configuration import DecoderShape
 from draftyard.engine.key_value_cache import KeyValueCache
 from draftyard.engine.rotary import rotary_table
-from draftyard.engine.runs import Run as Run
-from draftyard.engine.runs import Window as Window
-from draftyard.engine.runs import run_window, wanted_rows
+from draftyard.engine.runs import Run, Window, run_window, wanted_rows
 from draftyard.engine.scaled_linear import through_fp8
 from draftyard.engine.weights import DecoderWeights, LayerWeights
 

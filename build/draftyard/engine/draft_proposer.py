@@ -6,7 +6,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from draftyard.engine.acceptance import Draft, Path
-from draftyard.engine.decoder import Decoder, Run
+from draftyard.engine.decoder import Decoder
+from draftyard.engine.runs import Run
 from draftyard.engine.sampling import adjusted, distribution, draw, needs_history
 from draftyard.engine.sequence import Sequence
 

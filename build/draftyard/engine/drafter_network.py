@@ -7,7 +7,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from draftyard.engine.decoder import Decoder, Window
+from draftyard.engine.decoder import Decoder
+from draftyard.engine.runs import Window
 
 Norm = Callable[[Tensor], Tensor]
 

@@ -8,8 +8,8 @@ from torch import Tensor
 
 from draftyard.engine.acceptance import Draft, Path
 from draftyard.engine.chain_draws import ChainDraws
-from draftyard.engine.decoder import Window
 from draftyard.engine.drafter_network import DrafterNetwork, causal_window, tree_window
+from draftyard.engine.runs import Window
 from draftyard.engine.sequence import Sequence
 from draftyard.engine.tree_growth import Branches, Tree, TreePlan, choose, grow, likeliest
 

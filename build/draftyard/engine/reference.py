@@ -8,9 +8,10 @@ import torch
 
 from draftyard.engine.acceptance import Draft, Path, verify
 from draftyard.engine.configuration import EngineLimits
-from draftyard.engine.decoder import Decoder, Run
+from draftyard.engine.decoder import Decoder
 from draftyard.engine.proposers import NoProposer, Proposer
 from draftyard.engine.request_checks import check_request
+from draftyard.engine.runs import Run
 from draftyard.engine.sampling import adjusted
 from draftyard.engine.schedule import draft_rooms, prompt_chunks
 from draftyard.engine.sequence import Sequence
