@@ -1,101 +1,49 @@
-"""Prints and writes decode speed at several batch sizes, its ratio to transformers, and what n-gram drafts gain.
+"""Prints and writes how fast the reference engine decodes, beside its peers and beside itself with speculators.
 
-Run from the repository with `PYTHONPATH=build python -m benchmarks.engine MODEL_DIRECTORY [--output FILE]`. The arms of
-a comparison take turns within each round and the medians of the rounds are compared, because a shared machine drifts.
+Run from the repository with `PYTHONPATH=build python -m benchmarks.engine MODEL_DIRECTORY [--output FILE]`. Every arm
+has the same number of threads. The arms of a comparison take turns within each round, and ratios are those of the best
+rounds, by processor time: with one thread that is what a free machine's clock would show. Peers beyond transformers
+take part where `requirements/bench.txt` is installed.
 """
 
 import argparse
 import json
 import os
-import platform
-import statistics
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaForCausalLM
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from benchmarks.engine.demo_engines import COPY_PROMPTS, build_engines
+from benchmarks.engine.arms import Options, Reading, Speeds, table, take_turns
+from benchmarks.engine.demo_engines import build_engines
+from benchmarks.engine.half_gguf import write_half_gguf
+from benchmarks.engine.machine import machine_limits
+from benchmarks.engine.optional_peers import absent, llama_cpp, openvino
+from benchmarks.engine.own import decode_speed, recipe_engines, widened
+from benchmarks.engine.speculation import LOADS, copying_prompts, gain_rows, load_rows, peer_rows
+from benchmarks.engine.transformers_peer import STATIC, transformers_speed
 from draftyard.doors.tensors import open_tensor_file
 from draftyard.engine.loading import load_engine
-from draftyard.engine.reference import ReferenceEngine
-from draftyard.nouns.generation import GenerationRequest, SpeculationStatistics
 
-PROMPT_TOKENS = 64
+PROMPT_TOKENS = 128
 BATCHES = ((1, 48), (4, 32), (16, 16))  # sequences at once, tokens of each
 TEXT = "The museum opened in 1911 near the old harbour and was rebuilt twice. Its first rooms showed maps and tools. "
-
-
-@dataclass(frozen=True)
-class Options:
-    """What a run may vary: threads of torch, the same for every arm, and rounds measured."""
-
-    threads: int
-    rounds: int
-
-
-def decode(
-    engine: ReferenceEngine, prompts: Sequence[Sequence[int]], tokens: int, draft_len: int | None = None
-) -> tuple[float, dict[str, list[int]], list[SpeculationStatistics]]:
-    """Tokens per second after every prompt has been read, the output of each prompt, and the final statistics."""
-    for place, prompt in enumerate(prompts):
-        engine.submit(GenerationRequest(str(place), tuple(prompt), tokens, max_draft_len=draft_len))
-    outputs: dict[str, list[int]] = {str(place): [] for place in range(len(prompts))}
-    final: list[SpeculationStatistics] = []
-    started, counted = 0.0, 0
-    while engine.has_work:
-        for event in engine.step():
-            if event.error:
-                raise RuntimeError(event.error)
-            outputs[event.request_id].extend(event.token_ids)
-            if started:
-                counted += len(event.token_ids)
-            if event.finish_reason is not None and event.statistics is not None:
-                final.append(event.statistics)
-        if not started and all(outputs.values()):
-            started = time.perf_counter()
-    return counted / (time.perf_counter() - started), outputs, final
-
-
-def decode_speed(
-    engine: ReferenceEngine, prompts: Sequence[Sequence[int]], tokens: int, draft_len: int | None = None
-) -> float:
-    """Tokens per second alone."""
-    return decode(engine, prompts, tokens, draft_len)[0]
-
-
-def transformers_speed(model: LlamaForCausalLM, prompts: Sequence[Sequence[int]], tokens: int) -> float:
-    """Tokens per second of `generate` with a static cache; the time of one token is taken off, for the prompt."""
-    ids = torch.tensor([list(prompt) for prompt in prompts])
-    fixed = {"attention_mask": torch.ones_like(ids), "do_sample": False, "cache_implementation": "static"}
-    seconds = {}
-    for count in (1, tokens):
-        started = time.perf_counter()
-        model.generate(ids, min_new_tokens=count, max_new_tokens=count, pad_token_id=2, disable_compile=True, **fixed)
-        seconds[count] = time.perf_counter() - started
-    return len(prompts) * (tokens - 1) / (seconds[tokens] - seconds[1])
-
-
-def medians(arms: dict[str, Callable[[], float]], rounds: int) -> dict[str, float]:
-    """Median over the rounds of each arm; the arms take turns, one unmeasured round first."""
-    speeds: dict[str, list[float]] = {name: [] for name in arms}
-    for round_number in range(rounds + 1):
-        for name, arm in arms.items():
-            speed = arm()
-            if round_number:
-                speeds[name].append(speed)
-    return {name: round(statistics.median(values), 1) for name, values in speeds.items()}
+PROMPTS = Path("engines/demo/prompts/test.jsonl")
+OWN = "ours fp16"
 
 
 def batch_rows(
-    directory: Path, model_directory: Path, prompt: Sequence[int], options: Options
+    directory: Path, model_directory: Path, scratch: Path, options: Options, batches: Sequence[tuple[int, int]]
 ) -> list[dict[str, object]]:
-    """One row per batch size: the engine in fp16 and fp32, and transformers in fp32 and bf16."""
+    """One row a batch size: tokens per second of every arm, plain decoding after prompts have been read."""
+    tokenizer = AutoTokenizer.from_pretrained(model_directory)
+    prompt = tokenizer(TEXT * 16)["input_ids"][:PROMPT_TOKENS]
+    missing = absent()
+    half = None if len(missing) == 2 else write_half_gguf(model_directory, scratch / "half.gguf")
     engines = {
         kind: load_engine(directory / kind / "none", open_tensor_file, threads=options.threads)
         for kind in ("fp16", "fp32")
@@ -104,80 +52,110 @@ def batch_rows(
         kind: AutoModelForCausalLM.from_pretrained(model_directory, dtype=dtype).eval()
         for kind, dtype in (("fp32", torch.float32), ("bf16", torch.bfloat16))
     }
-    rows = []
-    for batch, tokens in BATCHES:
+    vino = None if half is None or "openvino_genai" in missing else openvino(half, options.threads)
+    rows: list[dict[str, object]] = []
+    for batch, tokens in batches:
         prompts = [[*prompt[shift:], *prompt[:shift]] for shift in range(batch)]
-        arms: dict[str, Callable[[], float]] = {}
+        arms: dict[str, Callable[[], Reading]] = {}
         for kind, engine in engines.items():
-            arms[f"engine {kind}"] = partial(decode_speed, engine, prompts, tokens)
+            arms[f"ours {kind}"] = partial(decode_speed, engine, prompts, tokens)
         for kind, model in models.items():
-            arms[f"transformers {kind}"] = partial(transformers_speed, model, prompts, tokens)
-        speeds = medians(arms, options.rounds)
-        best = max(speeds["transformers fp32"], speeds["transformers bf16"])
-        rows.append(
-            {
-                "batch": batch,
-                "tokens_per_s": speeds,
-                "ratio_fp16_to_transformers_fp32": round(speeds["engine fp16"] / speeds["transformers fp32"], 2),
-                "ratio_fp16_to_faster_transformers": round(speeds["engine fp16"] / best, 2),
-            }
-        )
-        print(json.dumps(rows[-1]), flush=True)
+            arms[f"transformers {kind}"] = partial(transformers_speed, model, prompts, tokens, STATIC)
+        if half is not None and "xllamacpp" not in missing:
+            arms["llama.cpp fp16"] = partial(llama_cpp(half, batch, options.threads), prompts, tokens)
+        if vino is not None:
+            arms["openvino fp16"] = partial(vino, prompts, tokens)
+        rows.append(_compared(batch, take_turns(arms, options.rounds)))
+        print(_batch_table(rows[-1], options, missing), flush=True)
     return rows
 
 
-def speculation_rows(directory: Path, prompts: Sequence[Sequence[int]], options: Options) -> list[dict[str, object]]:
-    """n-gram drafts on prompts that repeat themselves: speed with and without, acceptance length, equal outputs."""
-    engine = load_engine(directory / "fp16" / "ngram", open_tensor_file, threads=options.threads)
-    rows = []
-    # Each passage alone, then all at once: the model goes on copying some and not others, and both must show.
-    for chosen in [*([prompt] for prompt in prompts), list(prompts)]:
-        speeds = medians(
-            {
-                "plain": partial(decode_speed, engine, chosen, 96, 0),
-                "ngram": partial(decode_speed, engine, chosen, 96),
-            },
-            options.rounds,
+def _compared(batch: int, speeds: dict[str, Speeds]) -> dict[str, object]:
+    ratios = {name: round(speeds[OWN].best_by_cpu / found.best_by_cpu, 2) for name, found in speeds.items()}
+    return {
+        "batch": batch,
+        "tokens_per_s": {name: found.as_json() for name, found in speeds.items()},
+        "ratio_of_ours_fp16": ratios,
+    }
+
+
+def _batch_table(row: dict[str, object], options: Options, missing: Sequence[str]) -> str:
+    speeds, ratios = row["tokens_per_s"], row["ratio_of_ours_fp16"]
+    cells = [
+        [name, one["best_by_cpu"], one["best"], one["median"], f"{one['spread']:.0%}", one["n"], ratios[name]]
+        for name, one in speeds.items()
+    ]
+    cells.extend([name, "absent", "", "", "", "", ""] for name in missing)
+    title = f"plain decoding, batch {row['batch']}, {options.threads} thread(s), {PROMPT_TOKENS} prompt tokens"
+    return table(title, ("arm", "tokens/cpu-s", "tokens/s", "median", "spread", "n", f"{OWN} / arm"), cells)
+
+
+def with_shares(rows: Sequence[dict[str, object]], limits: dict[str, float | int | str], weights: int) -> None:
+    """Add what share of the measured limits our float16 arm reached: bytes of weights a step, operations a token."""
+    for row in rows:
+        speed, batch = float(row["tokens_per_s"][OWN]["best_by_cpu"]), int(str(row["batch"]))
+        read = 2 * weights * speed / batch / 1e9 / float(limits["read_gb_per_s"])
+        computed = 2 * weights * speed / 1e9 / float(limits["float16_stored_gflops"])
+        row["share_of_read_bandwidth"], row["share_of_product_speed"] = round(read, 2), round(computed, 2)
+
+
+def speculation(model: Path, draft: Path, directory: Path, scratch: Path, options: Options) -> dict[str, object]:
+    """Gains of every speculator that the demo's recipe has an engine for, at least n-gram lookup."""
+    found = {"ngram": directory / "fp16" / "ngram", **recipe_engines(Path("engines/out"), "demo")}
+    engines = {
+        kind: widened(place, scratch / kind, max(LOADS), options.threads)
+        for kind, place in found.items()
+        if kind != "none"
+    }
+    prompts = copying_prompts(model, PROMPTS, 400, 2)
+    gains = gain_rows(engines, prompts, options)
+    columns = ("speculator", "domain", "gain", "acceptance_length", "identical")
+    print(table("gain of speculation, one sequence", columns, [[row[name] for name in columns] for row in gains]))
+    loads = load_rows(engines, [one for chosen in prompts.values() for one in chosen], options)
+    columns = ("speculator", "running", "gain")
+    print(table("gain of speculation by load", columns, [[row[name] for name in columns] for row in loads]))
+    peers = peer_rows(engines, (model, draft), prompts, options)
+    cells = [[row["domain"], row["arm"], *row["tokens_per_s"].values()] for row in peers]
+    print(
+        table(
+            "speculation beside peers, one sequence",
+            ("domain", "arm", "tokens/cpu-s", "tokens/s", "median", "spread", "n"),
+            cells,
         )
-        _, plain, _ = decode(engine, chosen, 96, 0)
-        _, speculative, final = decode(engine, chosen, 96)
-        steps, accepted = sum(one.steps for one in final), sum(one.accepted for one in final)
-        rows.append(
-            {
-                "batch": len(chosen),
-                "tokens_per_s": speeds,
-                "gain": round(speeds["ngram"] / speeds["plain"], 2),
-                "acceptance_length": round(1 + accepted / steps, 2),
-                "identical_outputs": sum(plain[name] == speculative[name] for name in plain),
-            }
-        )
-        print(json.dumps(rows[-1]), flush=True)
-    return rows
+    )
+    return {"gains": gains, "loads": loads, "peers": peers}
 
 
 def main() -> int:
-    """Measure, print a row at a time, and write one JSON document."""
+    """Measure, print a table at a time, and write one JSON document."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.engine", description=__doc__)
     parser.add_argument("model", type=Path, help="directory of a Llama in Hugging Face layout")
+    parser.add_argument("--draft", type=Path, default=Path("engines/out/models/smollm2-draft"))
     parser.add_argument("--output", type=Path, default=Path("engine-benchmark.json"))
-    parser.add_argument("--threads", type=int, default=os.cpu_count() or 1, help="torch threads of every arm")
+    parser.add_argument("--threads", type=int, default=1, help="threads of every arm")
     parser.add_argument("--rounds", type=int, default=3, help="measured rounds of each comparison")
+    parser.add_argument("--part", choices=("all", "batches", "speculation"), default="all")
     arguments = parser.parse_args()
     options = Options(arguments.threads, arguments.rounds)
-    tokenizer = AutoTokenizer.from_pretrained(arguments.model)
-    long = tokenizer(TEXT * 8)["input_ids"][:PROMPT_TOKENS]
-    copies = [tokenizer(text)["input_ids"] for text in COPY_PROMPTS]
-    load_before = os.getloadavg()
+    limits = machine_limits(options.threads)
+    document: dict[str, object] = {
+        "machine": {"processors": os.cpu_count(), **limits},
+        "options": {"threads": options.threads, "rounds": options.rounds},
+        "absent": absent(),
+        "load_average_before": os.getloadavg(),
+    }
     with tempfile.TemporaryDirectory() as scratch:
         directory = build_engines(arguments.model, Path(scratch))
-        document = {
-            "machine": {"processor": platform.processor(), "cores": os.cpu_count(), "torch": torch.__version__},
-            "options": {"threads": options.threads, "rounds": options.rounds},
-            "load_average_before": load_before,
-            "batches": batch_rows(directory, arguments.model, long, options),
-            "speculation": speculation_rows(directory, copies, options),
-            "load_average_after": os.getloadavg(),
-        }
+        if arguments.part != "speculation":
+            rows = batch_rows(directory, arguments.model, Path(scratch), options, BATCHES)
+            weights = sum(file.stat().st_size for file in (directory / "fp16" / "none").glob("rank*.safetensors")) // 2
+            with_shares(rows, limits, weights)
+            document["batches"] = rows
+        if arguments.part != "batches":
+            document["speculation"] = speculation(
+                arguments.model, arguments.draft, directory, Path(scratch) / "wide", options
+            )
+    document["load_average_after"] = os.getloadavg()
     arguments.output.write_text(json.dumps(document, indent=1) + "\n")
     print(f"wrote {arguments.output}", file=sys.stderr)
     return 0
