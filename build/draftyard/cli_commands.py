@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, TypeAlias
 
 from draftyard import __version__
+from draftyard.cli_gateway import gateway_command, gateway_options
 from draftyard.nouns.errors import ExitCode, Failure
 
 if TYPE_CHECKING:
@@ -153,7 +154,8 @@ def _serve(arguments: argparse.Namespace, call: tuple[str, ...]) -> int:
         raise Failure("only some of the three ports are given", "give --http-port, --grpc-port and --metrics-port")
     repository = repository_to_serve(arguments.what, arguments.out, arguments.variant)
     log_path = arguments.log or arguments.out / "deploy" / "out" / "server.log"
-    return serve(repository, log_path=log_path, ports=Ports(*given) if all(given) else None)
+    openai = gateway_options(arguments) if arguments.openai else None
+    return serve(repository, log_path=log_path, ports=Ports(*given) if all(given) else None, openai=openai)
 
 
 def _verify(arguments: argparse.Namespace, call: tuple[str, ...]) -> int:
@@ -256,6 +258,7 @@ COMMANDS: Mapping[str, Command] = {
     "build": _build,
     "package": _build,
     "serve": _serve,
+    "gateway": gateway_command,
     "verify": _verify,
     "fidelity": _fidelity,
     "calibrate": _calibrate,

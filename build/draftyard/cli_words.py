@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from draftyard import __version__
+from draftyard.cli_gateway import add_gateway_words
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -101,7 +102,14 @@ def _add_proving(commands: Commands) -> None:
     for name in ("http", "grpc", "metrics"):
         serve.add_argument(f"--{name}-port", type=_count, help="give all three ports, or none for free ones")
     serve.add_argument("--log", type=Path, help="log of the server (default: deploy/out/server.log)")
+    serve.add_argument(
+        "--openai", action="store_true", help="also serve OpenAI's API, by a gateway with the options below"
+    )
+    add_gateway_words(serve, "openai-")
     _out(serve)
+    gateway = _command(commands, "gateway", "serve OpenAI's API in front of a running Triton server")
+    gateway.add_argument("--url", required=True, metavar="HOST:GRPC_PORT", help="where the server listens for gRPC")
+    add_gateway_words(gateway)
     verify = _command(commands, "verify", "prove of a recipe's repositories that speculation is lossless and pays")
     _recipe(verify)
     verify.add_argument("--artifact-dir", type=Path, help="report and evidence (default: deploy/out/NAME)")

@@ -4,7 +4,8 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from types import ModuleType
+from typing import Protocol, TypeAlias
 
 from draftyard.nouns.errors import ExitCode, Failure
 
@@ -32,14 +33,32 @@ class Progress:
     machine: str
 
 
+Outcome: TypeAlias = Mapping[str, str | int] | None
+
+
+class _Method(Protocol):
+    """A method of an actor."""
+
+    def remote(self, *arguments: object) -> object:
+        """Call it there."""
+        ...
+
+
+class _BoardActor(Protocol):
+    """The board as seen from other processes."""
+
+    put: _Method
+    take: _Method
+
+
 class RayCluster:
     """A connection to a cluster. Tasks of lost machines are started again elsewhere, `retries` times."""
 
-    def __init__(self, ray: Any, retries: int) -> None:
+    def __init__(self, ray: ModuleType, retries: int) -> None:
         self._ray = ray
         self._retries = retries
         self._board = ray.remote(_Board).options(num_cpus=0).remote()
-        self._running: list[Any] = []
+        self._running: list[object] = []
 
     def accelerators(self) -> tuple[str, ...]:
         """Names of the accelerators of all living machines, such as H100."""
@@ -111,7 +130,7 @@ class _Board:
         return found
 
 
-def _call(function: Callable[[Tell], None], board: Any, label: str) -> Mapping[str, object] | None:
+def _call(function: Callable[[Tell], None], board: _BoardActor, label: str) -> Outcome:
     """On the other machine: a Failure travels as its parts, because not every exception survives the journey."""
     import platform
 
@@ -127,7 +146,7 @@ def _call(function: Callable[[Tell], None], board: Any, label: str) -> Mapping[s
     return None
 
 
-def _settle(outcome: "Future[None]", done: "Future[Any]", label: str) -> None:
+def _settle(outcome: "Future[None]", done: "Future[Outcome]", label: str) -> None:
     try:
         parts = done.result()
     except Exception as error:
@@ -138,7 +157,8 @@ def _settle(outcome: "Future[None]", done: "Future[Any]", label: str) -> None:
     if parts is None:
         outcome.set_result(None)
     else:
-        outcome.set_exception(Failure(parts["message"], parts["hint"], ExitCode(parts["code"])))
+        code = ExitCode(int(parts["code"]))
+        outcome.set_exception(Failure(str(parts["message"]), str(parts["hint"]), code))
 
 
 def assigned_gpus() -> tuple[int, ...]:

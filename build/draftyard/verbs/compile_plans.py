@@ -5,7 +5,7 @@ import shlex
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeAlias
 
@@ -49,6 +49,12 @@ class PlanMaker:
         builder is not the pinned one, or when the disk is too small; and afterwards for any difference between what
         was asked and what is there.
         """
+        image = self.builder.image or str(step.toolchain.get("triton_image", ""))
+        pinned = replace(self, builder=replace(self.builder, image=image))
+        return pinned._make(step, workplace)
+
+    def _make(self, step: Step, workplace: Workplace) -> tuple[str, ...]:
+        """As `make`, with the builder as it is."""
         build, version = read_build(step.parameters), str(step.toolchain["tensorrt_llm"])
         raise_problems(build_problems(build))
         checkpoint = workplace.input_path(step.inputs[0])
