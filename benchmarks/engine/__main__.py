@@ -134,6 +134,7 @@ def main() -> int:
     parser.add_argument("--output", type=Path, default=Path("engine-benchmark.json"))
     parser.add_argument("--threads", type=int, default=1, help="threads of every arm")
     parser.add_argument("--rounds", type=int, default=3, help="measured rounds of each comparison")
+    parser.add_argument("--batches", default="1,4,16", help="of the batch sizes 1, 4 and 16, those to measure")
     parser.add_argument("--part", choices=("all", "batches", "speculation"), default="all")
     arguments = parser.parse_args()
     options = Options(arguments.threads, arguments.rounds)
@@ -147,7 +148,9 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as scratch:
         directory = build_engines(arguments.model, Path(scratch))
         if arguments.part != "speculation":
-            rows = batch_rows(directory, arguments.model, Path(scratch), options, BATCHES)
+            wanted = arguments.batches.split(",")
+            batches = [one for one in BATCHES if str(one[0]) in wanted]
+            rows = batch_rows(directory, arguments.model, Path(scratch), options, batches)
             weights = sum(file.stat().st_size for file in (directory / "fp16" / "none").glob("rank*.safetensors")) // 2
             with_shares(rows, limits, weights)
             document["batches"] = rows
