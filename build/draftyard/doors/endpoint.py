@@ -1,10 +1,11 @@
 """The client of a Triton server: one stream a request, read into a token timeline; it never retries."""
 
 import asyncio
+import struct
 import time
 import urllib.error
 import urllib.request
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import TypeAlias
@@ -13,8 +14,10 @@ import grpc
 import numpy as np
 import numpy.typing as npt
 import tritonclient.grpc.aio as triton_grpc
+from tritonclient.grpc import service_pb2, service_pb2_grpc
 from tritonclient.utils import InferenceServerException
 
+from draftyard.nouns.entry_reply import EntryFailure, EntryFault, EntryReply
 from draftyard.nouns.errors import ExitCode, Failure
 from draftyard.nouns.timeline import CountSource, EndMark, EntryCall, InputTensor, Outcome, Timeline, TokenEvent
 
@@ -26,6 +29,14 @@ CHANNEL_OPTIONS = (
 )
 NUMPY_TYPES = {"INT32": np.int32, "INT64": np.int64, "UINT64": np.uint64, "FP32": np.float32, "BOOL": np.bool_}
 REFUSALS = ("maximum queue size", "queue is full", "unavailable")
+# With this header a stream ends with the status of its error; without it an error is a text and nothing else.
+WITH_STATUS = (("triton_grpc_error", "true"),)
+FAULTS = {
+    grpc.StatusCode.INVALID_ARGUMENT: EntryFault.BAD_REQUEST,
+    grpc.StatusCode.RESOURCE_EXHAUSTED: EntryFault.BUSY,
+    grpc.StatusCode.UNAVAILABLE: EntryFault.UNREACHABLE,
+    grpc.StatusCode.DEADLINE_EXCEEDED: EntryFault.TIMEOUT,
+}
 
 Array: TypeAlias = "npt.NDArray[np.generic]"
 EventWatcher: TypeAlias = Callable[[TokenEvent], bool]
@@ -90,12 +101,15 @@ class Endpoint:
 
     async def __aenter__(self) -> "Endpoint":
         self._client = triton_grpc.InferenceServerClient(self._url, channel_args=list(CHANNEL_OPTIONS))
+        self._channel = grpc.aio.insecure_channel(self._url, options=CHANNEL_OPTIONS)
+        self._infer = service_pb2_grpc.GRPCInferenceServiceStub(self._channel).ModelStreamInfer
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self._client.close()
+        await self._channel.close()
 
     async def identity(self) -> ServerIdentity:
         """Name and version of the server; Failure when it does not answer."""
@@ -144,12 +158,89 @@ class Endpoint:
             stream.cancel()
         return _timeline(reading, shape, *ended)
 
+    async def replies(self, call: EntryCall, timeout_s: float) -> AsyncGenerator[EntryReply, None]:
+        """Send one request and yield what comes, as it comes; the last reply has a finish reason.
+
+        `EntryFailure` when the entry refuses, fails, or ends without its end mark. Closing the generator closes the
+        stream, which cancels the request. The messages are read as they are, which costs half of what the client's own
+        reader does.
+        """
+        shape = await self.shape(call.model)
+        stream = self._infer(iter((_message(call, shape.batched),)), timeout=timeout_s, metadata=WITH_STATUS)
+        last: EntryReply | None = None
+        try:
+            async for answer in stream:
+                if answer.error_message:
+                    raise EntryFailure(_fault_of_words(answer.error_message), str(answer.error_message))
+                if answer.infer_response.outputs:
+                    last = _reply(answer.infer_response)
+                    yield last
+        except grpc.aio.AioRpcError as error:
+            raise _entry_failure(error) from error
+        finally:
+            stream.cancel()
+        if last is None or not last.finish_reason:
+            raise EntryFailure(EntryFault.FAILED, "the entry's stream ended without its end mark")
+
     def _unreachable(self, error: InferenceServerException) -> Failure:
         return Failure(
             f"the server at {self._url} does not answer: {error.message()}",
             "start it with `draftyard serve`, or check the address",
             ExitCode.ENVIRONMENT,
         )
+
+
+def _message(call: EntryCall, batched: bool) -> "service_pb2.ModelInferRequest":
+    message = service_pb2.ModelInferRequest(model_name=call.model)
+    for name, value in call.parameters:
+        kind = "string_param" if isinstance(value, str) else "bool_param" if isinstance(value, bool) else "int64_param"
+        setattr(message.parameters[name], kind, value)
+    for tensor in call.tensors:
+        shape = [1, len(tensor.values)] if batched else [len(tensor.values)]
+        message.inputs.add(name=tensor.name, datatype=tensor.datatype, shape=shape)
+        message.raw_input_contents.append(_raw(tensor))
+    return message
+
+
+def _raw(tensor: InputTensor) -> bytes:
+    if tensor.datatype != "BYTES":
+        return np.array(tensor.values, dtype=NUMPY_TYPES[tensor.datatype]).tobytes()
+    texts = (str(value).encode() for value in tensor.values)
+    return b"".join(struct.pack("<I", len(text)) + text for text in texts)
+
+
+def _reply(response: "service_pb2.ModelInferResponse") -> EntryReply:
+    """The entry's response as a value, straight from its bytes (KServe v2: little-endian, texts with their length)."""
+    found = {output.name: raw for output, raw in zip(response.outputs, response.raw_output_contents, strict=True)}
+    ids = found.get("output_token_ids", b"")
+    return EntryReply(
+        text=_first_text(found.get("text_output")),
+        token_ids=struct.unpack(f"<{len(ids) // 4}i", ids),
+        finish_reason=_first_text(found.get("finish_reason")),
+        input_tokens=_first_number(found.get("num_input_tokens")),
+        drafted=_first_number(found.get("total_draft_tokens")),
+        accepted=_first_number(found.get("total_accepted_draft_tokens")),
+    )
+
+
+def _first_text(raw: bytes | None) -> str:
+    return "" if not raw else raw[4 : 4 + int(struct.unpack_from("<I", raw)[0])].decode("utf-8", "replace")
+
+
+def _first_number(raw: bytes | None) -> int | None:
+    return None if not raw else int(struct.unpack_from("<i", raw)[0])
+
+
+def _fault_of_words(message: str) -> EntryFault:
+    return EntryFault.BUSY if any(words in message.lower() for words in REFUSALS) else EntryFault.FAILED
+
+
+def _entry_failure(error: grpc.aio.AioRpcError) -> EntryFailure:
+    message = str(error.details())
+    fault = FAULTS.get(error.code(), EntryFault.FAILED)
+    if fault is EntryFault.UNREACHABLE and _fault_of_words(message) is EntryFault.BUSY:
+        fault = EntryFault.BUSY
+    return EntryFailure(fault, message)
 
 
 async def _one_request(call: EntryCall, shape: ModelShape) -> AsyncIterator[dict[str, object]]:

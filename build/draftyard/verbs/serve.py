@@ -9,21 +9,35 @@ from draftyard.doors.triton import RunningServer, embedded_server
 from draftyard.nouns.errors import ExitCode, Failure
 from draftyard.nouns.repository import ModelName
 from draftyard.nouns.server import Ports
+from draftyard.verbs.gateway import GatewayOptions, open_gateway, run_gateway
 from draftyard.verbs.interruption import signals_interrupt
 
 POLL_S = 0.5
 
 
-def serve(repository: Path, *, log_path: Path, ports: Ports | None = None, ready_timeout_s: float = 120) -> ExitCode:
+def serve(
+    repository: Path,
+    *,
+    log_path: Path,
+    ports: Ports | None = None,
+    ready_timeout_s: float = 120,
+    openai: GatewayOptions | None = None,
+) -> ExitCode:
     """Start, print the addresses to stdout, wait for SIGINT or SIGTERM, then let running requests end and stop.
 
-    Returns INTERRUPTED. Failure when the server does not start, or ends by itself.
+    With `openai` a gateway for OpenAI's API runs in front, and ends before the server does. Returns INTERRUPTED.
+    Failure when the server does not start or ends by itself, or when the gateway's address or keys cannot be used.
     """
     # A service manager stops with SIGTERM, and a background job of a shell ignores SIGINT: both take the way of Ctrl-C.
     with signals_interrupt(signal.SIGTERM, signal.SIGINT):
         try:
+            # Before the server, which takes longer: what is wrong with the gateway's options shows at once.
+            opened = None if openai is None else open_gateway(openai)
             with embedded_server(repository, log_path=log_path, ports=ports, ready_timeout_s=ready_timeout_s) as server:
                 _announce(server)
+                if opened is not None:
+                    print(f"openai   {opened.url}", flush=True)
+                    run_gateway(opened, server.address.grpc_url, lambda: server.wait_for_exit(0) is None)
                 _watch(server)
         except KeyboardInterrupt:
             print("stopped", file=sys.stderr, flush=True)

@@ -32,8 +32,16 @@ INPUTS = {
     "min_tokens": "INT32",
     "stop_words": "BYTES",
     "exclude_input_in_output": "BOOL",
+    "end_id": "INT32",
+    "top_k": "INT32",
+    "top_p": "FP32",
+    "temperature": "FP32",
+    "presence_penalty": "FP32",
+    "frequency_penalty": "FP32",
+    "repetition_penalty": "FP32",
+    "seed": "UINT64",
 }
-NUMPY_TYPES = {"INT32": np.int32, "FP32": np.float32, "BOOL": np.bool_}
+NUMPY_TYPES = {"INT32": np.int32, "UINT64": np.uint64, "FP32": np.float32, "BOOL": np.bool_}
 MAX_INPUT_WORDS = 256
 STRAGGLER_S = 4.5
 
@@ -51,6 +59,7 @@ class Asked:
     stream: bool
     draft_tokens: int
     stop_words: tuple[str, ...]
+    values: dict[str, list]
 
 
 @dataclass
@@ -61,6 +70,8 @@ class Counters:
     requests: int = 0
     in_flight: int = 0
     tokens: int = 0
+    sent_tokens: int = 0
+    asked: list[dict[str, list]] = field(default_factory=list)
 
 
 class Entry(service_pb2_grpc.GRPCInferenceServiceServicer):
@@ -94,8 +105,9 @@ class Entry(service_pb2_grpc.GRPCInferenceServiceServicer):
             try:
                 asked = read_request(request, self._fault)
             except BadRequest as error:
-                yield service_pb2.ModelStreamInferResponse(error_message=str(error))
+                yield failed(context, grpc.StatusCode.INVALID_ARGUMENT, str(error))
                 continue
+            self._counters.asked.append(asked.values)
             fault = named_fault(asked.text) or self._fault
             with self._flying(context, fault):
                 yield from self._answer(asked, fault, request.model_name == "ensemble", context)
@@ -118,8 +130,9 @@ class Entry(service_pb2_grpc.GRPCInferenceServiceServicer):
         if fault is Fault.REFUSED:
             context.abort(grpc.StatusCode.UNAVAILABLE, "no place")
         if fault in (Fault.ERROR_FIRST, Fault.QUEUE_FULL):
-            message = "Exceeds maximum queue size" if fault is Fault.QUEUE_FULL else "engine failed"
-            yield service_pb2.ModelStreamInferResponse(error_message=message)
+            full = fault is Fault.QUEUE_FULL
+            code = grpc.StatusCode.UNAVAILABLE if full else grpc.StatusCode.INTERNAL
+            yield failed(context, code, "Exceeds maximum queue size" if full else "engine failed")
             return
         if fault is Fault.EMPTY:
             return
@@ -134,6 +147,7 @@ class Entry(service_pb2_grpc.GRPCInferenceServiceServicer):
             if number == 3 and fault in (Fault.RESET, Fault.STALL, Fault.ERROR_MIDWAY):
                 yield from broken(fault, context)
                 return
+            self._counters.sent_tokens += len(step.token_ids)
             if answer.take(step):
                 yield answer.response(False)
             if answer.over:
@@ -153,9 +167,16 @@ class Entry(service_pb2_grpc.GRPCInferenceServiceServicer):
         return tuple(ids)
 
 
+def failed(context, code: grpc.StatusCode, message: str):
+    """An error as Triton gives it: a text, or the stream's status for a client that asks for that."""
+    if ("triton_grpc_error", "true") in [(key, value) for key, value in context.invocation_metadata()]:
+        context.abort(code, message)
+    return service_pb2.ModelStreamInferResponse(error_message=message)
+
+
 def broken(fault: Fault, context):
     if fault is Fault.ERROR_MIDWAY:
-        yield service_pb2.ModelStreamInferResponse(error_message="engine failed in mid-stream")
+        yield failed(context, grpc.StatusCode.INTERNAL, "engine failed in mid-stream")
     elif fault is Fault.RESET:
         context.abort(grpc.StatusCode.UNAVAILABLE, "connection reset")
     else:
@@ -238,7 +259,7 @@ def read_request(request, fault: Fault) -> Asked:
             raise BadRequest("text_input holds no messages") from None
     draft_tokens = values.get("num_draft_tokens", [DRAFT_LENGTH])[0]
     stream = bool(values.get("stream", [False])[0])
-    return Asked(text, int(limit), stream, int(draft_tokens), tuple(values.get("stop_words", ())))
+    return Asked(text, int(limit), stream, int(draft_tokens), tuple(values.get("stop_words", ())), values)
 
 
 def read_tensor(datatype: str, raw: bytes) -> list:
