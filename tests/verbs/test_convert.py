@@ -110,18 +110,15 @@ def test_pieces_of_a_tensor_join(
         assert (pieces / name).read_bytes() == (whole / name).read_bytes()
 
 
-def test_memory_does_not_grow_with_the_largest_tensor(tmp_path: Path) -> None:
-    peaks = []
-    for vocabulary in (60_000, 240_000):
-        directory = write_model(tmp_path / f"m{vocabulary}", config_of(vocab_size=vocabulary, num_hidden_layers=1))
-        step = step_for(directory, Precision.FP16, 2)
-        workplace = workplace_for(directory, tmp_path / f"c{vocabulary}")
-        tracemalloc.start()
-        make_checkpoint(step, workplace)
-        peaks.append(tracemalloc.get_traced_memory()[1])
-        tracemalloc.stop()
-    assert peaks[1] < peaks[0] + 2_000_000, "the larger table alone has 30 MB"
-    assert peaks[1] < 24_000_000
+def test_memory_is_not_that_of_the_largest_tensor(tmp_path: Path) -> None:
+    """Each of a few threads holds a piece of a megabyte, as read and as cast."""
+    directory = write_model(tmp_path / "m", config_of(vocab_size=240_000, num_hidden_layers=1))
+    step, workplace = step_for(directory, Precision.FP16, 2), workplace_for(directory, tmp_path / "c")
+    tracemalloc.start()
+    make_checkpoint(step, workplace)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 24_000_000, "the embedding alone has 30 MB"
 
 
 def test_an_interrupt_stops_every_thread_and_leaves_no_file(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from draftyard.doors.tensors import MappedTensorFile, TensorWriter, open_weights
+from draftyard.doors.tensors import TensorWriter, open_weights
 from draftyard.nouns.digest import Json
 from draftyard.nouns.errors import ExitCode, Failure, Problem, raise_problems
 from draftyard.nouns.network import Network
@@ -100,7 +100,6 @@ class _Task:
     """One source tensor on its way: each is read once, from front to back, however many tensors it goes into."""
 
     stored: StoredTensor
-    file: MappedTensorFile
     type: TensorType
     destinations: list[_Destination]
     quantiser: Quantiser | None = None
@@ -149,12 +148,11 @@ def write_ranks(conversion: Conversion, workplace: Workplace) -> Losses:
         for rank, constants in enumerate(conversion.constants):
             for name, values in constants.items():
                 writers[rank].write(name, values.tobytes())
-        files: dict[Path, MappedTensorFile] = {}
         tasks: _Tasks = {}
         for portion in conversion.portions:
             for rule in portion.rules:
                 if not omitted(rule, portion.network, conversion.mapping):
-                    _add_tasks(conversion, portion, rule, files, writers, tasks)
+                    _add_tasks(conversion, portion, rule, writers, tasks)
         ordered = sorted(tasks.values(), key=lambda task: (task.stored.directory, *_place(task.header)))
         return _run(ordered, workplace)
 
@@ -167,7 +165,6 @@ def _add_tasks(
     conversion: Conversion,
     portion: Portion,
     rule: Rule,
-    files: dict[Path, MappedTensorFile],
     writers: Sequence[TensorWriter],
     tasks: _Tasks,
 ) -> None:
@@ -195,12 +192,8 @@ def _add_tasks(
     for index, part in enumerate(rule.parts):
         stored = portion.stored[part.name]
         path = stored.directory / stored.header.file
-        if path not in files:
-            files[path] = open_weights(
-                path, [one.header for one in portion.stored.values() if one.directory == path.parent]
-            )
         quantiser = conversion.fp8[part.name] if target is TensorType.F8_E4M3 else None
-        task = tasks.setdefault((path, stored.header.name, target), _Task(stored, files[path], target, [], quantiser))
+        task = tasks.setdefault((path, stored.header.name, target), _Task(stored, target, [], quantiser))
         task.destinations.extend(destinations[index])
 
 
@@ -233,8 +226,12 @@ def _run(tasks: Sequence[_Task], workplace: Workplace) -> Losses:
 
 
 def _convert(task: _Task, buffers: _Buffers, stop: threading.Event) -> Losses:
-    """Read, cast and write one tensor, a few rows at a time."""
+    """Read, cast and write one tensor, a few rows at a time.
+
+    The file is opened anew: the kernel reads ahead for each descriptor, and threads that share one look like chance.
+    """
     header, losses = task.header, Losses()
+    file = open_weights(task.stored.directory / header.file, [header])
     rows, columns = header.shape[0], prod(header.shape[1:])
     row_bytes = columns * header.type.item_bytes
     step = max(1, _CHUNK_BYTES // max(1, row_bytes))
@@ -249,7 +246,7 @@ def _convert(task: _Task, buffers: _Buffers, stop: threading.Event) -> Losses:
             return losses
         count = min(step, rows - begin)
         data = raw[: count * row_bytes]
-        task.file.read_into(header.name, begin * row_bytes, data)
+        file.read_into(header.name, begin * row_bytes, data)
         if task.quantiser is None:
             result = cast(data, (count, columns), header.type, task.type, out)
         else:
