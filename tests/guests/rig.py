@@ -27,11 +27,12 @@ FAKE_ENGINE = Path(__file__).resolve().parents[1] / "fakes" / "triton_engine" / 
 NUMBERS = {np.int32: "INT32", np.float32: "FP32", np.uint64: "UINT64", np.bool_: "BOOL"}
 
 
-def plan(tokenizer: Tokenizer) -> RepositoryPlan:
-    """What a recipe for a small chat model would say."""
+def plan(tokenizer: Tokenizer, draft: bool = False) -> RepositoryPlan:
+    """What a recipe for a small chat model would say, with a draft that is an engine of its own where that is asked."""
     return RepositoryPlan(
-        lane=Lane.REFERENCE,
-        speculator=SpeculatorKind.NGRAM,
+        lane=Lane.TENSORRT if draft else Lane.REFERENCE,
+        speculator=SpeculatorKind.DRAFT_TARGET if draft else SpeculatorKind.NGRAM,
+        draft_ranks=1 if draft else 0,
         max_draft_len=4,
         max_batch_size=8,
         max_input_len=512,
@@ -47,15 +48,23 @@ def plan(tokenizer: Tokenizer) -> RepositoryPlan:
 
 
 def write_repository(
-    root: Path, tokenizer: Tokenizer, script: Mapping[str, object], entry: Mapping[str, str] | None = None
+    root: Path,
+    tokenizer: Tokenizer,
+    script: Mapping[str, object],
+    entry: Mapping[str, str] | None = None,
+    draft: bool = False,
 ) -> None:
-    """A generated repository in `root`, and in `root`/backends the scripted engine in the engine's place.
+    """A generated repository in `root`, and in `root`/backends the scripted engine in the place of every engine.
 
-    `script` is the engine's default script, `entry` holds parameters of the entry to change.
+    `script` is the engines' default script, `entry` holds parameters of the entry to change.
     """
     write_directory(tokenizer, root / "tokenizer")
-    changes = {"tensorrt_llm": {"script": json.dumps(script)}, "tensorrt_llm_bls": dict(entry or {})}
-    for config in draw_repository(plan(tokenizer)).models:
+    changes = {
+        "tensorrt_llm": {"script": json.dumps(script)},
+        "tensorrt_llm_draft": {"script": json.dumps(script), "role": "draft"},
+        "tensorrt_llm_bls": dict(entry or {}),
+    }
+    for config in draw_repository(plan(tokenizer, draft)).models:
         if config.backend == "python":
             copy_guest(config.name, root / "models" / config.name / "1")
         parameters = {**dict(config.parameters), **changes.get(config.name, {})}
@@ -76,6 +85,7 @@ class Answer:
 
     texts: list[str] = field(default_factory=list)
     token_ids: list[int] = field(default_factory=list)
+    counts: list[int] = field(default_factory=list)
     times: list[float] = field(default_factory=list)
     finish_reason: str = ""
     error: str = ""
@@ -155,6 +165,7 @@ class Client:
             answer.last = {name: result.as_numpy(name) for name in names}
             answer.texts.append(answer.last["text_output"].item().decode("utf-8"))
             answer.token_ids.extend(answer.last["output_token_ids"].reshape(-1).tolist())
+            answer.counts.append(answer.last["output_token_ids"].size)
             if "finish_reason" in answer.last:
                 answer.finish_reason = answer.last["finish_reason"].item().decode()
         return answer

@@ -7,6 +7,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from draftyard.nouns.enums import StrEnum
 from draftyard.nouns.lane import Lane, SpeculatorKind
+from draftyard.nouns.policy import Policy
 
 Count = Annotated[int, Field(ge=1)]
 
@@ -73,7 +74,7 @@ class RepositoryPlan(BaseModel):
 
     `end_ids` may be empty, then generation ends at its limit; `guests_digest` makes a changed guest a new repository.
     `ranks` are those of the target's engine, `draft_ranks` those of an external draft that is an engine of its own
-    (0: there is none).
+    (0: there is none). `policy` limits drafts by load; None limits nothing.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -94,6 +95,7 @@ class RepositoryPlan(BaseModel):
     tree: TreeSettings = TreeSettings()
     ranks: Count = 1
     draft_ranks: Annotated[int, Field(ge=0)] = 0
+    policy: Policy | None = None
     guests_digest: str
 
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 from draftyard.nouns.digest import Json
 from draftyard.nouns.errors import Problem, raise_problems
 from draftyard.nouns.lane import Lane, SpeculatorKind
+from draftyard.nouns.policy import Policy
 from draftyard.nouns.recipe import (
     DraftTargetSpeculator,
     EagleSpeculator,
@@ -42,6 +43,7 @@ TOKENIZER_PLACE = "tokenizer"
 ENGINE_PLACE = "engines/tensorrt_llm"
 DRAFT_ENGINE_PLACE = "engines/tensorrt_llm_draft"
 ENGINE_BACKEND = "tensorrtllm"
+POLICY_PLACE = "policy.json"
 GUEST_BACKEND = "python"
 # The share of free memory only caps what the number of tokens asks for; the backend takes the smaller of the two.
 FREE_MEMORY_SHARE = "0.9"
@@ -65,6 +67,7 @@ def repository_parameters(
     guests_digest: str,
     ranks: int = 1,
     medusa_heads: int | None = None,
+    policy: Policy | None = None,
 ) -> dict[str, Json]:
     """The parameters of a repository step: `lane` and `plan`, as JSON.
 
@@ -92,9 +95,11 @@ def repository_parameters(
         tree=tree_settings(speculator, medusa_heads) if lane is Lane.TENSORRT else TreeSettings(),
         ranks=ranks,
         draft_ranks=_draft_ranks(lane, speculator),
+        policy=policy,
         guests_digest=guests_digest,
     )
-    return {"lane": lane.value, "plan": plan.model_dump(mode="json")}
+    # A repository without a policy is the same artefact, whether or not there could be one.
+    return {"lane": lane.value, "plan": plan.model_dump(mode="json", exclude=None if policy else {"policy"})}
 
 
 def lane_problems(lane: Lane, speculator: Speculator | None) -> list[Problem]:
@@ -284,6 +289,9 @@ def _entry(plan: RepositoryPlan) -> ModelConfig:
     }
     if plan.draft_ranks:
         parameters["tensorrt_llm_draft_model_name"] = ModelName.DRAFT_ENGINE.value
+        parameters["max_draft_len"] = str(plan.max_draft_len)
+    if plan.policy is not None:
+        parameters["policy_file"] = POLICY_PLACE
     return ModelConfig(
         name=ModelName.ENTRY.value,
         backend=GUEST_BACKEND,

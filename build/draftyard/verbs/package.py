@@ -11,6 +11,7 @@ from draftyard.doors.repository_files import (
     link_engine,
     read_repository,
     write_model_config,
+    write_policy,
 )
 from draftyard.doors.shipped_files import copy_guest, guests_digest
 from draftyard.doors.tokenizer_files import read_tokenizer
@@ -20,7 +21,13 @@ from draftyard.nouns.errors import ExitCode, Failure, Problem, raise_problems
 from draftyard.nouns.repository import ModelConfig, ModelName, Repository, RepositoryPlan
 from draftyard.rules.triton_checks import placeholder_problems, repository_problems
 from draftyard.rules.triton_engine import draft_engine_problems, engine_problems
-from draftyard.rules.triton_repository import DRAFT_ENGINE_PLACE, ENGINE_PLACE, TOKENIZER_PLACE, draw_repository
+from draftyard.rules.triton_repository import (
+    DRAFT_ENGINE_PLACE,
+    ENGINE_PLACE,
+    POLICY_PLACE,
+    TOKENIZER_PLACE,
+    draw_repository,
+)
 from draftyard.verbs.making import Workplace
 
 GUESTS = (ModelName.PREPROCESSING, ModelName.POSTPROCESSING, ModelName.ENTRY)
@@ -50,6 +57,8 @@ def make_repository(step: Step, workplace: Workplace) -> tuple[str, ...]:
         copy_guest(guest.value, staging / "models" / guest.value / "1")
     for model in drawn.models:
         write_model_config(staging / "models", model)
+    if plan.policy is not None:
+        write_policy(staging / POLICY_PLACE, plan.policy)
     check_repository(staging, drawn)
     workplace.progress(1.0, "models")
     return (

@@ -56,7 +56,7 @@ class Request(Protocol):
 
 
 class ModelError(Exception):
-    """Another model answered with an error."""
+    """Another model answered with an error; Triton 24.10 hands on its message, and every code as "internal"."""
 
 
 def input_arrays(request: Request) -> dict[str, Array]:
@@ -92,6 +92,11 @@ def error_response(message: str) -> object:
 def failed_response(message: str) -> object:
     """A response that reports a failure of the server's side."""
     return pb_utils.InferenceResponse([], pb_utils.TritonError(message))
+
+
+def busy_response(message: str) -> object:
+    """A response that asks to come back later."""
+    return pb_utils.InferenceResponse([], pb_utils.TritonError(message, pb_utils.TritonError.UNAVAILABLE))
 
 
 def send(sender: Sender, answer: object, final: bool) -> None:

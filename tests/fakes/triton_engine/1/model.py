@@ -1,7 +1,8 @@
 """A stand-in for `tensorrt_llm`: known tokens, known timing, faults on demand, exact counters.
 
 Model parameters: tokenizer_dir, vocab_size (of random answers) and, under the key `script`, a JSON object with the
-fields of `script.Script`. A prompt that is a JSON object overrides them for its request.
+fields of `script.Script`, and `role` (draft). A prompt that begins with a JSON object overrides them for its request.
+A draft from outside is verified: what stands and one token more are the answer.
 """
 
 import json
@@ -12,7 +13,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import triton_python_backend_utils as pb_utils
-from script import Drafts, Script, planned_ids, script_of_prompt, with_settings
+from script import Drafts, Script, accepted_run, planned_ids, script_of_prompt, with_settings
 from tokenizers import Tokenizer
 
 FINAL = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
@@ -32,6 +33,7 @@ class Sequence:
     sent: int = 0
     drafted: int = 0
     accepted: int = 0
+    whole: bool = False
     stopped: bool = False
     steps: int = field(default=0)
 
@@ -48,6 +50,7 @@ class TritonPythonModel:
         self._tokenizer = Tokenizer.from_file(values["tokenizer_dir"] + "/tokenizer.json")
         self._vocabulary = int(values.get("vocab_size") or self._tokenizer.get_vocab_size())
         self._default = with_settings(Script(), json.loads(values.get("script") or "{}"))
+        self._role = values.get("role", "")
         self._families = []
         self._count = {
             name: self._metric(f"fake_engine_{name}_total", pb_utils.MetricFamily.COUNTER) for name in COUNTERS
@@ -93,7 +96,8 @@ class TritonPythonModel:
             return
         length = int(scalar(request, "input_lengths", 0))
         prompt = pb_utils.get_input_tensor_by_name(request, "input_ids").as_numpy().reshape(-1)[:length].tolist()
-        script = script_of_prompt(self._tokenizer.decode(prompt), self._default)
+        text = self._tokenizer.decode(prompt, skip_special_tokens=False)
+        script, own = script_of_prompt(text, self._default, self._role)
         asked = json.loads(request.parameters() or "{}").get("num_draft_tokens", script.draft_len)
         if script.fault == "crash":
             os._exit(1)
@@ -101,12 +105,20 @@ class TritonPythonModel:
             raise ValueError("the scripted engine refuses")
         max_tokens = int(scalar(request, "request_output_len", 0))
         encode = lambda text: self._tokenizer.encode(text, add_special_tokens=False).ids  # noqa: E731
-        ids = planned_ids(script, prompt, max_tokens, encode, self._vocabulary)
+        begin = encode(own) if own != text else prompt
+        done = len(prompt) - len(begin)
+        ids = planned_ids(script, begin, done + max_tokens, encode, self._vocabulary)[done:]
         end_id = int(scalar(request, "end_id", -1))
         if len(ids) < max_tokens and end_id >= 0 and script.fault not in ("end_early", "silent_end"):
             ids.append(end_id)
+        draft = pb_utils.get_input_tensor_by_name(request, "draft_input_ids")
+        if draft is not None:
+            ids = ids[: accepted_run(draft.as_numpy().reshape(-1).tolist(), ids) + 1]
+        if script.fault == "no_progress" and done:
+            ids = []
         drafts = Drafts(script, min(asked, script.draft_len))
         sequence = Sequence(request.request_id(), sender, script, ids, drafts, time.monotonic() + script.step_ms / 1e3)
+        sequence.whole = not scalar(request, "streaming", False)
         self._count["requests"].increment(1)
         with self._wake:
             self._active.append(sequence)
@@ -161,11 +173,14 @@ class TritonPythonModel:
                 return True
         left = len(sequence.ids) - sequence.sent
         drafted, accepted = sequence.drafts.next(left) if sequence.steps else (0, 0)
+        if sequence.whole:
+            drafted, accepted = 0, left
         ids = sequence.ids[sequence.sent : sequence.sent + accepted + 1]
         sequence.steps += 1
         sequence.sent += len(ids)
         sequence.drafted += drafted
-        sequence.accepted += accepted
+        accepted = min(accepted, drafted)
+        sequence.accepted += drafted if fault == "counts_rejected" else accepted
         over = sequence.sent >= len(sequence.ids)
         tensors = [
             pb_utils.Tensor("output_ids", np.array([[ids]], dtype=np.int32)),

@@ -16,6 +16,9 @@ FAULTS = (
     "ignore_stop",
     "crash",
     "silent_end",
+    "never_drafts",
+    "counts_rejected",
+    "no_progress",
 )
 
 
@@ -24,6 +27,7 @@ class Script:
     """`accepted` is cycled, one number a verification step; None draws them with `acceptance_rate` a position.
 
     `fault_after` counts tokens: the fault happens once so many were sent. `wrong_every` n > 0 changes every n-th token.
+    `draft` holds changes for a model whose parameter `role` is draft.
     """
 
     reply: str | None = None
@@ -36,6 +40,7 @@ class Script:
     fault: str = ""
     fault_after: int = 0
     wrong_every: int = 0
+    draft: Mapping[str, object] | None = None
 
 
 def with_settings(script: Script, settings: Mapping[str, object]) -> Script:
@@ -50,16 +55,29 @@ def with_settings(script: Script, settings: Mapping[str, object]) -> Script:
     return changed
 
 
-def script_of_prompt(prompt: str, default: Script) -> Script:
-    """A prompt that is a JSON object is a script of its own; any other prompt follows the default."""
-    text = prompt.strip()
-    return with_settings(default, json.loads(text)) if text.startswith("{") else default
+def script_of_prompt(prompt: str, default: Script, role: str = "") -> tuple[Script, str]:
+    """A prompt that begins with a JSON object has a script of its own, any other follows the default; and the prompt.
+
+    What follows the object is output that a loop over a draft and a target has sent back.
+    """
+    text = prompt.lstrip()
+    script = default
+    if text.startswith("{"):
+        settings, end = json.JSONDecoder().raw_decode(text)
+        prompt = prompt[: len(prompt) - len(text) + end]
+        script = with_settings(default, settings)
+    if role == "draft" and script.draft:
+        script = with_settings(script, script.draft)
+    return script, prompt
 
 
 def planned_ids(
     script: Script, prompt_ids: Sequence[int], max_tokens: int, encode: Callable[[str], list[int]], vocabulary: int
 ) -> list[int]:
-    """The token ids of the whole answer; the same prompt gives the same answer, whatever the draft length."""
+    """The token ids of the whole answer; the same prompt gives the same answer, whatever the draft length.
+
+    Random answers go on for ever, so that a longer answer begins with the shorter one.
+    """
     if script.ids is not None:
         ids = list(script.ids)
     elif script.reply is not None:
@@ -73,6 +91,16 @@ def planned_ids(
     return ids[:max_tokens]
 
 
+def accepted_run(draft: Sequence[int], truth: Sequence[int]) -> int:
+    """How many tokens of a draft from outside stand."""
+    count = 0
+    for one, other in zip(draft, truth, strict=False):
+        if one != other:
+            break
+        count += 1
+    return count
+
+
 class Drafts:
     """How many draft tokens each verification step accepts."""
 
@@ -84,7 +112,7 @@ class Drafts:
 
     def next(self, left: int) -> tuple[int, int]:
         """(drafted, accepted) of the next step when `left` tokens are still to come."""
-        drafted = min(self._draft_len, max(left - 1, 0))
+        drafted = 0 if self._script.fault == "never_drafts" else min(self._draft_len, max(left - 1, 0))
         pattern = self._script.accepted
         if pattern is not None:
             accepted = pattern[self._step % len(pattern)]

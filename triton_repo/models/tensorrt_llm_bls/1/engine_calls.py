@@ -1,13 +1,15 @@
 """How the entry talks to the other models of the server."""
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
+from bad_input import BadInput
+from draft_policy import DraftPolicy
 from entry_request import EntryRequest
-from seam import Array, call, outbound, stream
+from seam import Array, ModelError, call, outbound, stream
 from word_rows import word_rows
 
 PREPROCESSING_OUTPUTS = (
@@ -30,6 +32,9 @@ PREPROCESSED_TO_ENGINE: Mapping[str, str] = {
     "OUT_END_ID": "end_id",
     "OUT_PAD_ID": "pad_id",
 }
+TRUE: Array = np.array([[True]])
+# What tells a fault of preprocessing or of the server from a refusal; the code of an error is lost between models.
+NO_REFUSAL = ("preprocessing failed", "queue size", "Failed to", "stub process")
 STATISTICS = ("total_draft_tokens", "total_accepted_draft_tokens")
 PERF_OUTPUTS = (
     "kv_cache_alloc_new_blocks",
@@ -66,8 +71,13 @@ class EngineStep:
 class TokenSource(Protocol):
     """Who makes the tokens of a request: one engine that speculates inside, or a loop over a draft and a target."""
 
-    def steps(self, prompt: Prompt, request: EntryRequest, inner_id: str) -> Iterator[EngineStep]:
-        """The steps of one sequence, in order; `ModelError` when the engine refuses."""
+    def steps(
+        self, prompt: Prompt, request: EntryRequest, inner_id: str, over: Callable[[], bool]
+    ) -> Iterator[EngineStep]:
+        """The steps of one sequence, in order; `ModelError` when the engine refuses.
+
+        Once `over` is true nobody wants more: what was asked for is read to its end, nothing further is asked.
+        """
         ...
 
     def stop(self, inner_id: str) -> None:
@@ -76,9 +86,14 @@ class TokenSource(Protocol):
 
 
 def preprocess(request: EntryRequest) -> Prompt:
-    """Ask the preprocessing model; `ModelError` carries its refusal."""
+    """Ask the preprocessing model; `BadInput` carries its refusal, `ModelError` a fault of its own or of the server."""
     parameters = json.dumps({"chat": True}) if request.chat else "{}"
-    answer = call(outbound("preprocessing", request.to_preprocessing, PREPROCESSING_OUTPUTS, parameters=parameters))
+    try:
+        answer = call(outbound("preprocessing", request.to_preprocessing, PREPROCESSING_OUTPUTS, parameters=parameters))
+    except ModelError as error:
+        if any(words in str(error) for words in NO_REFUSAL):
+            raise
+        raise BadInput(str(error)) from None
     return Prompt(
         tokens=int(np.asarray(answer["REQUEST_INPUT_LEN"]).reshape(-1)[0]),
         end_id=int(np.asarray(answer["OUT_END_ID"]).reshape(-1)[0]),
@@ -88,40 +103,42 @@ def preprocess(request: EntryRequest) -> Prompt:
 
 
 class OneEngine:
-    """The plain path: a decoupled engine model that speculates inside."""
+    """The plain path: a decoupled engine model that speculates inside, with drafts as long as the policy lets them."""
 
-    def __init__(self, model: str) -> None:
+    def __init__(self, model: str, policy: DraftPolicy) -> None:
         self._model = model
+        self._policy = policy
 
-    def steps(self, prompt: Prompt, request: EntryRequest, inner_id: str) -> Iterator[EngineStep]:
+    def steps(
+        self, prompt: Prompt, request: EntryRequest, inner_id: str, over: Callable[[], bool]
+    ) -> Iterator[EngineStep]:
         """Each response of the engine as one step."""
-        inputs = {
-            **prompt.to_engine,
-            **request.to_engine,
-            "streaming": np.array([[True]]),
-            "exclude_input_in_output": np.array([[True]]),
-            "return_perf_metrics": np.array([[True]]),
-        }
-        outputs: Sequence[str] = ("output_ids", "sequence_length", *STATISTICS)
-        if request.perf_metrics:
-            outputs = (*outputs, *PERF_OUTPUTS)
-        drafting = {} if request.draft_tokens is None else {"num_draft_tokens": request.draft_tokens}
-        inner = outbound(self._model, inputs, outputs, inner_id, json.dumps(drafting))
-        for answer in stream(inner):
-            yield engine_step(answer)
+        wish = self._policy.draft_tokens(request.draft_tokens)
+        drafting = {} if wish is None else {"num_draft_tokens": wish}
+        inputs = {**prompt.to_engine, **request.to_engine, "streaming": TRUE}
+        yield from ask_engine(self._model, inputs, request.perf_metrics, inner_id, json.dumps(drafting))
 
     def stop(self, inner_id: str) -> None:
         """Send the engine's own stop request for this id."""
-        one = np.array([[1]], dtype=np.int32)
-        inputs = {
-            "input_ids": one,
-            "input_lengths": one,
-            "request_output_len": one,
-            "stop": np.array([[True]]),
-            "streaming": np.array([[True]]),
-        }
-        for _ in stream(outbound(self._model, inputs, ("output_ids",), inner_id)):
-            pass
+        stop_engine(self._model, inner_id)
+
+
+def ask_engine(
+    model: str, inputs: Mapping[str, Array], perf_metrics: bool, inner_id: str, parameters: str = "{}"
+) -> Iterator[EngineStep]:
+    """Send one request to a decoupled engine model; each response as one step."""
+    outputs: Sequence[str] = ("output_ids", "sequence_length", *STATISTICS, *(PERF_OUTPUTS if perf_metrics else ()))
+    sent = {**inputs, "exclude_input_in_output": TRUE, "return_perf_metrics": TRUE}
+    for answer in stream(outbound(model, sent, outputs, inner_id, parameters)):
+        yield engine_step(answer)
+
+
+def stop_engine(model: str, inner_id: str) -> None:
+    """Send an engine's stop request for this id; returns when the engine has taken note."""
+    one = np.array([[1]], dtype=np.int32)
+    inputs = {"input_ids": one, "input_lengths": one, "request_output_len": one, "stop": TRUE, "streaming": TRUE}
+    for _ in stream(outbound(model, inputs, ("output_ids",), inner_id)):
+        pass
 
 
 def engine_step(answer: Mapping[str, Array]) -> EngineStep:

@@ -122,7 +122,7 @@ class EntryStream:
     def _follow(self, prompt: Prompt, generation: Generation) -> None:
         """Read the engine's stream to its end, whatever happens on the way: a stream left unread never ends."""
         source, told = self._services.source, False
-        for step in source.steps(prompt, self._request, self.inner_id):
+        for step in source.steps(prompt, self._request, self.inner_id, lambda: self._answered):
             try:
                 self._take(step, generation)
             except Exception as error:  # a fault of ours ends this request, not the server

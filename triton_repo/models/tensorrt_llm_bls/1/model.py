@@ -1,16 +1,19 @@
-"""The entry of the server: text in, a stream of text out, from engines that speculate inside."""
+"""The entry of the server: text in, a stream of text out, from engines that speculate inside or have a draft."""
 
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 from bad_input import BadInput
 from detokeniser import IncrementalDetokeniser
-from engine_calls import OneEngine
+from draft_loop import DraftLoop
+from draft_policy import DraftPolicy
+from engine_calls import OneEngine, TokenSource
 from entry_metrics import EntryMetrics
 from entry_request import EntryDefaults, parse_request
 from entry_stream import EntryServices, EntryStream
 from model_parameters import ModelParameters
-from seam import Request, Sender, error_response, failed_response, input_arrays, log_error, release_streams, send
+from seam import Request, Sender, busy_response, error_response, input_arrays, log_error, release_streams, send
 from tokenizer_files import TokenizerBundle, read_tokenizer
 from watcher import Watcher
 
@@ -27,6 +30,27 @@ def detokeniser(tokenizer: TokenizerBundle, skip_special_tokens: bool) -> Increm
     )
 
 
+def read_policy(parameters: ModelParameters) -> DraftPolicy:
+    """The policy in the parameter `policy`, as JSON, or in the file that `policy_file` names; else no limit."""
+    text = parameters.text("policy", "")
+    file = parameters.text("policy_file", "")
+    if not text and file:
+        text = Path(file).read_text(encoding="utf-8")
+    return DraftPolicy.read(text) if text else DraftPolicy()
+
+
+def token_source(parameters: ModelParameters, policy: DraftPolicy) -> TokenSource:
+    """The engine alone, or with the draft model that the configuration names."""
+    target = parameters.text("tensorrt_llm_model_name", "tensorrt_llm")
+    draft = parameters.text("tensorrt_llm_draft_model_name", "")
+    if not draft:
+        return OneEngine(target, policy)
+    longest = parameters.integer("max_draft_len", None)
+    if not longest or longest < 0:
+        raise ValueError("parameter max_draft_len must be above 0 where a draft model is named")
+    return DraftLoop(target, draft, longest, policy, not parameters.flag("engine_emits_end_id", True))
+
+
 class TritonPythonModel:
     """One instance serves all streams: each has a thread, because reading another model's stream blocks."""
 
@@ -39,8 +63,9 @@ class TritonPythonModel:
             parameters.number("default_timeout_s", 300.0), parameters.words("allowed_request_parameters")
         )
         self._max_streams = parameters.integer("max_streams", 512) or 512
+        self._policy = read_policy(parameters)
         self._metrics = EntryMetrics()
-        source = OneEngine(parameters.text("tensorrt_llm_model_name", "tensorrt_llm"))
+        source = token_source(parameters, self._policy)
         self._services = EntryServices(
             source=source,
             new_detokeniser=lambda: detokeniser(tokenizer, skip_special_tokens),
@@ -78,7 +103,7 @@ class TritonPythonModel:
             return
         if len(self._watcher.running()) >= self._max_streams:
             self._metrics.ended("refused", {})
-            send(sender, failed_response(f"{self._max_streams} requests are running: try again later"), final=True)
+            send(sender, busy_response(f"{self._max_streams} requests are running: try again later"), final=True)
             return
         stream = EntryStream(self._services, parsed, sender, tuple(request.requested_output_names()))
         self._watcher.add(stream)
@@ -86,8 +111,10 @@ class TritonPythonModel:
 
     def _run(self, stream: EntryStream) -> None:
         self._metrics.began()
+        self._policy.began()
         try:
             stream.run()
         finally:
             self._watcher.remove(stream)
+            self._policy.left()
             self._metrics.left()
