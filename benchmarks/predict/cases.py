@@ -166,7 +166,7 @@ def _serving_case(row: Row, place: Placement, value: float, metric: str) -> Case
         gpu=row.text("gpu"),
         tp=place.tp,
         batch=held * ranks,
-        share=held / max(osl, 1.0),
+        share=(held if family == "serving throughput" else held - 1.0) / max(osl, 1.0),
         decode=_decode(place, held, isl, osl),
         prefill=_prefill(place, isl),
     )

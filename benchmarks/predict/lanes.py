@@ -19,13 +19,14 @@ FEWEST = 40
 
 @dataclass(frozen=True)
 class LaneFit:
-    """Coefficients of one lane; `token_bounds` hold for a model that the fit has not seen."""
+    """Coefficients of one lane; the bounds hold for a dense model and for a mixture that the fit has not seen."""
 
     lane: Lane
     source: str
     rows: int
     fitted: Fitted
     token_bounds: tuple[float, float]
+    mixture_bounds: tuple[float, float]
     median_error: float
     queue: float
 
@@ -43,17 +44,22 @@ def fit_lanes(cases: Sequence[Case], rows: Sequence[Row], families: Mapping[str,
             continue
         added = anchors * _ANCHOR_WEIGHT if lane is Lane.TENSORRT else []
         rest: list[float] = []
+        mixtures: list[bool] = []
         for model in sorted({case.model for case in own}):
             kept = [case for case in own if case.model != model] + added
             away = [case for case in own if case.model == model]
             if len(kept) >= FEWEST:
                 predicted = physical(stack(away), fit_physics(kept).values)
                 rest += np.log(np.array([case.measured for case in away]) / predicted).tolist()
+                mixtures += [case.decode is not None and case.decode.expert_layers > 0 for case in away]
         fitted = fit_physics(own + added)
         first = families.get("serving TTFT")
         queue = _queue(first, "serving trtllm" if lane is Lane.LLMAPI else "serving triton")
         error = float(np.median(np.abs(np.expm1(rest))))
-        found.append(LaneFit(lane, source, len(own), fitted, tail_bounds(rest), error, queue))
+        dense = [value for value, mixture in zip(rest, mixtures, strict=True) if not mixture]
+        sparse = [value for value, mixture in zip(rest, mixtures, strict=True) if mixture]
+        bounds = tail_bounds(dense or rest), tail_bounds(sparse or rest)
+        found.append(LaneFit(lane, source, len(own), fitted, *bounds, error, queue))
     return found
 
 

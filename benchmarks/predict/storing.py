@@ -97,6 +97,7 @@ def _lane_json(fit: LaneFit, families: dict[str, FamilyFit]) -> Json:
         "memory": dict(zip(MEMORY_NAMES, [_short(one) for one in memory.physics[""].values], strict=True)),
         "bounds": {
             "token": [_short(one) for one in fit.token_bounds],
+            "token_mixture": [_short(one) for one in fit.mixture_bounds],
             "first_token": [_short(one) for one in prompt.bounds["new"]],
             "memory": [_short(one) for one in memory.bounds["new"]],
         },

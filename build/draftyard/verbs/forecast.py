@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from draftyard.doors.host_speed_files import read_host_speed
-from draftyard.doors.prediction_files import read_calibration, read_coefficients
+from draftyard.doors.prediction_files import prompt_tokens, read_calibration, read_coefficients
 from draftyard.nouns.blueprint import Variant
 from draftyard.nouns.calibration import CalibrationFile
 from draftyard.nouns.digest import Json
@@ -28,7 +28,7 @@ from draftyard.verbs.drawing import Drawing
 
 if TYPE_CHECKING:
     # Reports take a tenth of a second to import, and most plans have none to read.
-    from draftyard.nouns.report import Report
+    from draftyard.nouns.report import Report, VariantResult
 
 NOT_MEASURED = "no speed is predicted on this machine before `draftyard doctor --measure` has measured it"
 
@@ -51,17 +51,35 @@ class Evidence:
     calibration: CalibrationFile
     report: "Report | None"
 
+    def result(self, variant: Variant) -> "VariantResult | None":
+        """What the report says of a variant of this name."""
+        results = () if self.report is None else self.report.variants
+        return next((result for result in results if result.name == variant.name), None)
+
+
+@dataclass(frozen=True, slots=True)
+class Forecast:
+    """Forecasts of all variants that have coefficients, notes on the others, and what the last report measured."""
+
+    variants: tuple[VariantForecast, ...]
+    notes: tuple[str, ...]
+    comparisons: tuple[Comparison, ...]
+
 
 ASKED_NOTHING = ForecastOptions()
 
 
-def forecast(drawing: Drawing, out: Path, options: ForecastOptions) -> tuple[tuple[VariantForecast, ...], list[str]]:
+def forecast(drawing: Drawing, out: Path, options: ForecastOptions) -> Forecast:
     """A forecast for each variant that has coefficients, and notes on those that have none.
 
-    Failure when an acceptance length is impossible, or a file of coefficients is broken. Torch is not loaded.
+    Where a report lies below `out`, its acceptance and its lengths are taken unless options say otherwise, and the
+    forecasts are set beside it. Failure when an acceptance length is impossible, or a file of coefficients is broken.
+    Torch is not loaded.
     """
     evidence = read_evidence(drawing.file.recipe.name, out)
-    found, notes = [], []
+    found: list[VariantForecast] = []
+    notes: list[str] = []
+    comparisons: list[Comparison] = []
     for variant in drawing.blueprint.variants:
         lane = lane_of(variant, evidence)
         if lane is None:
@@ -70,21 +88,33 @@ def forecast(drawing: Drawing, out: Path, options: ForecastOptions) -> tuple[tup
         entry = evidence.calibration.entries.get(_key(variant))
         if entry is not None:
             lane = calibrated_lane(lane, entry, drawing.target.digest)
+        result = evidence.result(variant)
         acceptance = known_acceptance(drawing, variant, evidence, options)
-        of = circumstances(drawing, variant, lane, evidence, acceptance, options)
-        found.append(forecast_variant(variant_case(of)))
-    return tuple(found), list(dict.fromkeys(notes))
+        asked = _with_measured_lengths(options, result, report_path(drawing.file.recipe.name, out).parent)
+        one = forecast_variant(variant_case(circumstances(drawing, variant, lane, evidence, acceptance, asked)))
+        found.append(one)
+        comparisons += compare(one, () if result is None else result.tiers)
+    return Forecast(tuple(found), tuple(dict.fromkeys(notes)), tuple(comparisons))
 
 
-def compared(forecasts: tuple[VariantForecast, ...], *, recipe_name: str, out: Path) -> tuple[Comparison, ...]:
-    """Forecasts beside the last report below `out`; empty without one."""
-    path = report_path(recipe_name, out)
-    if not path.is_file():
-        return ()
-    from draftyard.doors.report_files import read_report
+def _with_measured_lengths(
+    options: ForecastOptions, result: "VariantResult | None", directory: Path
+) -> ForecastOptions:
+    """Lengths of the last report where none are given; they are means over all its loads."""
+    if result is None:
+        return options
+    prompts = [length for file in result.evidence for length in _lengths(directory / file.path)]
+    arms = [tier.baseline for tier in result.tiers if tier.baseline.succeeded]
+    answers = [arm.output_tokens / arm.succeeded for arm in arms]
+    return ForecastOptions(
+        options.acceptance_length,
+        options.input_tokens or (max(1, round(sum(prompts) / len(prompts))) if prompts else None),
+        options.output_tokens or (max(1, round(sum(answers) / len(answers))) if answers else None),
+    )
 
-    tiers = {result.name: result.tiers for result in read_report(path).variants}
-    return tuple(one for found in forecasts for one in compare(found, tiers.get(found.variant, ())))
+
+def _lengths(path: Path) -> list[float]:
+    return list(prompt_tokens(path).values()) if path.is_file() else []
 
 
 def read_evidence(recipe_name: str, out: Path) -> Evidence:
@@ -127,12 +157,11 @@ def known_acceptance(
             return given_acceptance(options.acceptance_length, depth)
         except ValueError as error:
             raise Failure(f"{variant.name}: {error}", f"give a length from 1 to {depth + 1}") from error
-    if evidence.report is not None:
-        for result in evidence.report.variants:
-            found = result.acceptance
-            if result.name == variant.name and found is not None and found.acceptance_length is not None:
-                where = f"report of {evidence.report.created_at}"
-                return measured_acceptance(found.acceptance_length, found.per_position, depth, where)
+    result = evidence.result(variant)
+    found = None if result is None else result.acceptance
+    if evidence.report is not None and found is not None and found.acceptance_length is not None:
+        where = f"report of {evidence.report.created_at}"
+        return measured_acceptance(found.acceptance_length, found.per_position, depth, where)
     return assumed_acceptance(variant.speculator, depth)
 
 

@@ -6,7 +6,6 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from statistics import median
 
 import numpy as np
 
@@ -23,7 +22,9 @@ from draftyard.rules.predict.host_rates import Probe, rates_of
 from draftyard.rules.trtllm import checkpoint_config, expected_tensors, reference_engine_config
 
 _PROMPT = 128
-_STEPS = 7
+_SHORT_PROMPT = 8
+_STEPS = 6
+_ROUNDS = 2
 _BATCH = 8
 _PRECISIONS = (Precision.FP16, Precision.FP32)
 # Large enough that its weights do not fit a cache, small enough to be made in a second.
@@ -32,11 +33,11 @@ _LARGE = Network(
     architecture="LlamaForCausalLM",
     hidden_size=576,
     intermediate_size=1536,
-    layers=12,
+    layers=10,
     heads=9,
     kv_heads=3,
     head_size=64,
-    vocab_size=16384,
+    vocab_size=8192,
     max_position_embeddings=1024,
     norm_epsilon=1e-5,
     rotary_base=10000.0,
@@ -94,26 +95,33 @@ def _times(network: Network, precision: Precision) -> _Times:
     with tempfile.TemporaryDirectory(prefix="draftyard-measure-") as folder:
         directory = Path(folder)
         _write_engine(directory, network, precision)
-        prompt, one = _run(directory, 1)
-        _, batch = _run(directory, _BATCH)
+        prompt, one = _run(directory, 1, _PROMPT)
+        _, batch = _run(directory, _BATCH, _SHORT_PROMPT)
     return _Times(one, batch, prompt)
 
 
-def _run(directory: Path, sequences: int) -> tuple[float, float]:
-    """Milliseconds of the first step (the prompts) and the median of the decode steps after a warm-up."""
+def _run(directory: Path, sequences: int, length: int) -> tuple[float, float]:
+    """Milliseconds of the prompts' step and of a decode step, the best of a few after a warm-up.
+
+    The best, because other work on the machine only ever adds time; what it adds in service a calibration will say.
+    """
     engine = load_engine(directory, open_tensor_file)
-    spans: list[float] = []
+    prompts: list[float] = []
+    decodes: list[float] = []
     # The first round warms kernels and memory up.
-    for round_, tokens in enumerate((1, _STEPS)):
+    for round_, tokens in enumerate((1, *(_STEPS,) * _ROUNDS)):
         for index in range(sequences):
-            ids = tuple((index * 31 + round_ * 7 + position) % 61 for position in range(_PROMPT))
+            ids = tuple((index * 31 + round_ * 7 + position) % 61 for position in range(length))
             engine.submit(GenerationRequest(f"{round_}-{index}", ids, tokens))
         spans = []
         while engine.has_work:
             start = time.perf_counter()
             engine.step()
             spans.append(1e3 * (time.perf_counter() - start))
-    return spans[0], median(spans[1:])
+        if tokens > 1:
+            prompts.append(spans[0])
+            decodes += spans[1:]
+    return min(prompts), min(decodes)
 
 
 def _write_engine(directory: Path, network: Network, precision: Precision) -> None:

@@ -10,7 +10,7 @@ from draftyard.nouns.prediction import Comparison, VariantForecast
 from draftyard.rules.explain import StepExplanation, VariantMemory, explain, variant_memory
 from draftyard.rules.predict.forecast_json import forecast_json
 from draftyard.verbs.drawing import draw_recipe
-from draftyard.verbs.forecast import ASKED_NOTHING, ForecastOptions, compared, forecast
+from draftyard.verbs.forecast import ASKED_NOTHING, ForecastOptions, forecast
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,16 +50,16 @@ def plan(recipe: Path, out: Path, options: ForecastOptions = ASKED_NOTHING) -> P
     blueprint = drawing.blueprint
     store = Store(roots, {}, ())
     have = frozenset(step.key for step in blueprint.steps if store.receipt(step) is not None)
-    forecasts, forecast_notes = forecast(drawing, out, options)
+    found = forecast(drawing, out, options)
     return Plan(
         recipe_name=blueprint.recipe_name,
         steps=explain(blueprint, have, recall(roots.by_recipe, blueprint.recipe_name)),
         variants=tuple((variant.name, variant.repository_key) for variant in blueprint.variants),
         memory=tuple(variant_memory(blueprint, variant) for variant in blueprint.variants),
         notes=drawing.notes,
-        forecasts=forecasts,
-        forecast_notes=tuple(forecast_notes),
-        comparisons=compared(forecasts, recipe_name=blueprint.recipe_name, out=out),
+        forecasts=found.variants,
+        forecast_notes=found.notes,
+        comparisons=found.comparisons,
     )
 
 

@@ -93,6 +93,7 @@ def calibrated_lane(lane: LaneCoefficients, entry: CalibrationEntry, model: str)
         queue=entry.queue.value,
         bounds=Bounds(
             token=bounds(entry.token_spread, lane.bounds.token),
+            token_mixture=bounds(entry.token_spread, lane.bounds.token_mixture),
             first_token=bounds(entry.first_token_spread, lane.bounds.first_token),
             memory=lane.bounds.memory,
             speedup=bounds(entry.speedup_spread, lane.bounds.speedup),

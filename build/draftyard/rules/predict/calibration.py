@@ -243,8 +243,10 @@ def _spreads(observations: Sequence[Observation], rest: Sequence[float]) -> dict
 
 
 def _bounds(before: Bounds, spreads: dict[Quantity, float]) -> Bounds:
+    token = bounds_of(spreads[Quantity.TOKEN]) if Quantity.TOKEN in spreads else None
     return Bounds(
-        token=bounds_of(spreads[Quantity.TOKEN]) if Quantity.TOKEN in spreads else before.token,
+        token=token or before.token,
+        token_mixture=token or before.token_mixture,
         first_token=bounds_of(spreads[Quantity.FIRST_TOKEN]) if Quantity.FIRST_TOKEN in spreads else before.first_token,
         memory=before.memory,
         speedup=bounds_of(spreads[Quantity.SPEEDUP]) if Quantity.SPEEDUP in spreads else before.speedup,

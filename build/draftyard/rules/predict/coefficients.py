@@ -12,9 +12,13 @@ from draftyard.rules.predict.speculation import SpeculationCoefficients
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """5 % and 95 % quantiles of log(measured / predicted): token times, first tokens, memory, speed-up."""
+    """5 % and 95 % quantiles of log(measured / predicted): token times, first tokens, memory, speed-up.
+
+    Token times of mixtures have their own: which experts a batch reads is known least.
+    """
 
     token: tuple[float, float]
+    token_mixture: tuple[float, float]
     first_token: tuple[float, float]
     memory: tuple[float, float]
     speedup: tuple[float, float]
@@ -61,6 +65,7 @@ def lane_coefficients(document: Mapping[str, Json], lane: str) -> LaneCoefficien
             speculation=speculation_of(_object(speculation["coefficients"])),
             bounds=Bounds(
                 token=_pair(bounds["token"]),
+                token_mixture=_pair(bounds["token_mixture"]),
                 first_token=_pair(bounds["first_token"]),
                 memory=_pair(bounds["memory"]),
                 speedup=_pair(_object(speculation["bounds"])["law"]),

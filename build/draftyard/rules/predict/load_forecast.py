@@ -62,12 +62,17 @@ class Situation:
 
 @dataclass(frozen=True, slots=True)
 class LoadTimes:
-    """Milliseconds: first token, plain step, token with its share of prompts, the same with drafts; and the cost c."""
+    """Milliseconds: first token, plain step, a token of one request among others, a token of all requests together.
+
+    The last is what throughput follows from; both again with drafts; `cost` is c.
+    """
 
     first_ms: float
     step_ms: float
     token_ms: float
+    together_ms: float
     spec_token_ms: float
+    spec_together_ms: float
     cost: float
 
 
@@ -89,27 +94,32 @@ def times_of(at: Situation, concurrency: int, held: int) -> LoadTimes:
     prompt = prompt_terms(at.place, at.lengths)
     step = step_ms(terms, lane.step)
     load = LoadCoefficients(lane.step, lane.prefill, lane.queue)
-    token = loaded_step_ms(terms, prompt, running / max(at.lengths.answer, 1), load)
+    answer = max(at.lengths.answer, 1)
+    # While a request decodes, each of the others brings one prompt; all of them together bring one prompt each.
+    token = loaded_step_ms(terms, prompt, (running - 1) / answer, load)
+    together = loaded_step_ms(terms, prompt, running / answer, load)
     first = step_ms(prompt, lane.first_token) * (1.0 + lane.queue * (concurrency - 1))
     first += step if concurrency > 1 else 0.0
     if at.drafting is None:
-        return LoadTimes(first, step, token, token, 1.0)
+        return LoadTimes(first, step, token, together, token, together, 1.0)
     cost = cost_of(at, at.drafting, running)
     length = chain_length(at.rates, at.drafting.depth)
-    return LoadTimes(first, step, token, cost * step / length + (token - step), cost)
+    decode = cost * step / length
+    return LoadTimes(first, step, token, together, decode + (token - step), decode + (together - step), cost)
 
 
 def forecast_load(at: Situation, concurrency: int, held: int) -> LoadForecast:
     """Everything at one concurrency, with intervals."""
     running, bounds = _running(concurrency, held), at.lane.bounds
+    per_token = bounds.token_mixture if at.place.shape.experts else bounds.token
     times = times_of(at, concurrency, held)
     terms = plain_terms(at.place, at.lengths, running)
     found = LoadForecast(
         concurrency=concurrency,
         ttft_ms=spread(times.first_ms, bounds.first_token),
-        step_ms=spread(times.step_ms, bounds.token),
-        tpot_ms=spread(times.token_ms, bounds.token),
-        tokens_per_s_per_gpu=_rate(running, times.token_ms, at.place.tp, bounds.token),
+        step_ms=spread(times.step_ms, per_token),
+        tpot_ms=spread(times.token_ms, per_token),
+        tokens_per_s_per_gpu=_rate(running, times.together_ms, at.place.tp, per_token),
         intensity=intensity(at.place, at.lengths, running),
         roof=binding_roof(terms, at.lane),
         limit_share=(terms.weights_ms + terms.cache_ms) / times.step_ms,
@@ -117,13 +127,13 @@ def forecast_load(at: Situation, concurrency: int, held: int) -> LoadForecast:
     )
     if at.drafting is None:
         return found
-    both = _widened(bounds.token, _inverse(bounds.speedup))
+    both = _widened(per_token, _inverse(bounds.speedup))
     return replace(
         found,
         cost=spread(times.cost, _inverse(bounds.speedup)),
         spec_tpot_ms=spread(times.spec_token_ms, both),
-        spec_tokens_per_s_per_gpu=_rate(running, times.spec_token_ms, at.place.tp, both),
-        speedup=spread(times.token_ms / times.spec_token_ms, bounds.speedup),
+        spec_tokens_per_s_per_gpu=_rate(running, times.spec_together_ms, at.place.tp, both),
+        speedup=spread(times.together_ms / times.spec_together_ms, bounds.speedup),
         best_draft=best_draft(at, running) if at.drafting.chain else None,
     )
 

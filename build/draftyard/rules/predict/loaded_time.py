@@ -19,7 +19,8 @@ def loaded_step_ms(decode: StepTerms, prompt: StepTerms, share: float, fitted: L
     """Milliseconds of an average step under load; `prompt` are the terms of one prompt, `share` prompts per step.
 
     Prompts are mixed into decode steps, so their weights are read once for all tokens; what they add is arithmetic,
-    activations and exchange. In a steady state with B sequences of n output tokens, share = B / n.
+    activations and exchange. In a steady state with B sequences of n output tokens, share = B / n for all
+    together; one of them sees (B - 1) / n, the prompts of the others.
     """
     added = share * fitted.prefill
     mixed = replace(

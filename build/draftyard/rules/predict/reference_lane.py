@@ -66,5 +66,5 @@ def reference_coefficients(rates: KernelRates, precision: Precision, measured_at
             sharpness=rates.sharpness,
             expert_widening=1.0,
         ),
-        bounds=Bounds(token=wide, first_token=wide, memory=(-0.2, 0.2), speedup=(-0.3, 0.3)),
+        bounds=Bounds(token=wide, token_mixture=wide, first_token=wide, memory=(-0.2, 0.2), speedup=(-0.3, 0.3)),
     )
