@@ -183,6 +183,19 @@ def test_a_wrong_scale_shows(tmp_path: Path, name: str, factor: float) -> None:
     assert (found - expected).norm() / expected.norm() > 0.1
 
 
+def test_halves_of_a_feed_forward_may_have_scales_of_their_own(tmp_path: Path) -> None:
+    """Other tools write such checkpoints: each half's rows get their own scale."""
+    model = random_model(LlamaForCausalLM, LlamaConfig(**SIZES))
+    directory = engine_of(tmp_path, model)
+    name = "transformer.layers.0.mlp.fc.weights_scaling_factor"
+    engine = spoiled(directory, name, lambda scale: scale * 2)
+    tensors = load_file(directory / "rank0.safetensors")
+    model.model.layers[0].mlp.gate_proj.weight.data *= 2
+    expected = fake_quantised(model, tensors, half=True)
+    found = engine_logits(engine)
+    assert (found - expected).norm() / expected.norm() < 0.02
+
+
 def test_a_scale_that_is_not_there_is_named(tmp_path: Path) -> None:
     directory = engine_of(tmp_path, random_model(LlamaForCausalLM, LlamaConfig(**SIZES)))
     path = directory / "rank0.safetensors"

@@ -10,7 +10,7 @@ LARGEST = 448.0
 
 def rounded(x: Tensor, scale: float) -> Tensor:
     """The E4M3 values nearest to x / scale, saturated at 448, in the type of x; not multiplied back."""
-    # Measured against x / scale: a product with the reciprocal rounds some values otherwise.
+    # A product with the reciprocal would round some values otherwise; older torch does not saturate by itself.
     return (x / scale).clamp_(-LARGEST, LARGEST).to(torch.float8_e4m3fn).to(x.dtype)
 
 
