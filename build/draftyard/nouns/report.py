@@ -3,6 +3,7 @@
 from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
 from draftyard.nouns.enums import StrEnum
+from draftyard.nouns.load import Arrival
 from draftyard.nouns.recipe import Verify
 
 REPORT_SCHEMA = 1
@@ -28,6 +29,13 @@ class Advice(StrEnum):
     SPECULATE = "speculate"
     NEUTRAL = "neutral"
     DO_NOT_SPECULATE = "do not speculate"
+
+
+class LoadAxis(StrEnum):
+    """What load is counted in: requests in flight (closed loop), or requests a second (open loop)."""
+
+    CONCURRENCY = "concurrency"
+    REQUEST_RATE = "request_rate"
 
 
 class Interval(Part):
@@ -106,8 +114,31 @@ class ArmResult(Part):
     count_mismatch_share: float
 
 
+class Worth(Part):
+    """Why speculation pays or not at one load, from what was measured there.
+
+    `break_even_length` is the acceptance length at which a step that costs so much pays for itself, `break_even_rate`
+    the share of accepted drafts that gives it. `ttft_tax` is the p95 of TTFT with speculation over without (the median
+    where n is too small, see `ttft_quantile`). `prefill_share` is TTFT over E2E of the baseline.
+    `speedup_at_10_to_1` is reckoned for ten input tokens to each output token.
+    """
+
+    break_even_length: float | None
+    break_even_rate: float | None
+    prefill_share: float | None
+    ttft_tax: float | None
+    ttft_tax_interval: Interval | None
+    ttft_quantile: str
+    speedup_at_10_to_1: float | None
+    kv_cache_share: float | None
+    causes: tuple[str, ...]
+
+
 class TierResult(Part):
-    """Both arms at one concurrency and what follows; `evidence` is the SHA-256 of the tier's raw records."""
+    """All arms at one load and what follows; `evidence` is the SHA-256 of the tier's raw records.
+
+    A tier of an open loop has `request_rate` above 0 and concurrency 0. `policy` is there when that arm was measured.
+    """
 
     concurrency: int
     baseline: ArmResult
@@ -125,6 +156,17 @@ class TierResult(Part):
     evidence: str
     measured_at: str
     reused: bool
+    turns: int = 0
+    request_rate: float = 0.0
+    arrival: Arrival = Arrival.CLOSED
+    achieved_rate_share: float | None = None
+    worth: Worth | None = None
+    policy: ArmResult | None = None
+    policy_over_baseline: float | None = None
+    policy_over_baseline_interval: Interval | None = None
+    policy_over_speculative: float | None = None
+    policy_over_speculative_interval: Interval | None = None
+    recovered: int = 0
 
 
 class DomainResult(Part):
@@ -167,6 +209,23 @@ class Crossover(Part):
     text: str
 
 
+class LoadCrossing(Part):
+    """Where the speed-up falls through 1 along one axis, for one domain or `all`.
+
+    `at` is None when that lies outside the measured range. The interval is cut to the range; an open end says that the
+    crossing may lie beyond it. `share_of_draws`: resampled curves that cross within the range.
+    """
+
+    axis: LoadAxis
+    domain: str
+    at: float | None
+    interval: Interval | None
+    open_below: bool
+    open_above: bool
+    share_of_draws: float
+    text: str
+
+
 class EvidenceFile(Part):
     """One raw file beside the report."""
 
@@ -204,6 +263,7 @@ class VariantResult(Part):
     client_cpu_cores: float | None
     warnings: tuple[str, ...]
     evidence: tuple[EvidenceFile, ...]
+    crossings: tuple[LoadCrossing, ...] = ()
 
 
 class Environment(Part):

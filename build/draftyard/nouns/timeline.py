@@ -129,15 +129,21 @@ class EntryRequest:
 
 
 class Arm(StrEnum):
-    """The two sides of a comparison on the same server and the same prompts."""
+    """The sides of a comparison on the same server and the same prompts; `policy` drafts by the load of the moment."""
 
     BASELINE = "baseline"
     SPECULATIVE = "speculative"
+    POLICY = "policy"
 
 
 @dataclass(frozen=True, slots=True)
 class RequestRecord:
-    """One measured request: which prompt in which arm of which tier; `sent_s` counts from the tier's start."""
+    """One measured request: which prompt in which arm of which tier; `sent_s` counts from the tier's start.
+
+    In a `turn` every arm asks the same prompts (-1: not known). In an open loop `request_rate` is set and the request
+    was due at `scheduled_s`. `draft_tokens` is what was asked for (None: the server's choice), `attempts` counts the
+    tries it took: more than one is never part of a figure.
+    """
 
     prompt_id: str
     domain: str
@@ -146,3 +152,8 @@ class RequestRecord:
     block: int
     sent_s: float
     timeline: Timeline
+    turn: int = -1
+    request_rate: float = 0.0
+    scheduled_s: float | None = None
+    draft_tokens: int | None = None
+    attempts: int = 1

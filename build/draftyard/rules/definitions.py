@@ -11,7 +11,7 @@ DEFINITIONS: dict[str, str] = {
     "output tokens/s": "Output tokens of all requests over the wall time of the arm's blocks.",
     "output tokens/s per user": "Output tokens over the seconds their requests took, both summed over requests.",
     "speed-up": "Output tokens/s per user with speculation over without, on the same prompts, server and load.",
-    "95 % interval": "Percentile bootstrap over prompts, 2000 resamples, fixed seed.",
+    "95 % interval": "Bootstrap error over turns or over prompts, the larger one, with Student's t for few turns.",
     "acceptance length": "Accepted draft tokens + 1 per decode step, pooled over steps: the bonus token counts.",
     "acceptance rate": "Accepted draft tokens over drafted ones, both counted by the server.",
     "acceptance by position": "Steps that accepted this draft position over steps that accepted all before it.",

@@ -1,19 +1,27 @@
-"""Which prompt is asked in which tier, block and arm: the same prompts for both arms, their order balanced."""
+"""Which prompt is asked in which tier, block and arm, and when: the same prompts for all arms, their order balanced."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
+from draftyard.nouns.load import Arrival
 from draftyard.nouns.prompt import Prompt
 from draftyard.nouns.timeline import Arm
+
+TWO_ARMS = (Arm.BASELINE, Arm.SPECULATIVE)
+# An interval over fewer turns than that is so wide that nothing follows from it.
+LEAST_TURNS = 4
 
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """A run of prompts asked in one arm without a pause between them."""
+    """A run of prompts asked in one arm without a pause between them; in a turn every arm has one such block."""
 
     index: int
     arm: Arm
     prompts: tuple[Prompt, ...]
+    turn: int = 0
 
 
 def by_turns(prompts: Sequence[Prompt]) -> tuple[Prompt, ...]:
@@ -25,14 +33,19 @@ def by_turns(prompts: Sequence[Prompt]) -> tuple[Prompt, ...]:
     return tuple(listed[turn] for turn in range(turns) for listed in domains.values() if turn < len(listed))
 
 
+def tier_size(requests_per_tier: int, concurrency: int) -> int:
+    """Requests of one arm at one tier: `LEAST_TURNS` blocks at least, each large enough for the load to be reached."""
+    return max(requests_per_tier, LEAST_TURNS * max(concurrency, 2))
+
+
 def tier_prompts(prompts: Sequence[Prompt], tier: int, requests: int) -> tuple[Prompt, ...]:
     """The prompts of one tier: the next `requests` of the pack, so that a tier never asks what another one asked.
 
-    A pack with too few prompts is begun again (see `repeats`); ValueError when one tier alone needs more than it has.
+    A pack with too few prompts is begun again (see `repeats`); ValueError when there is no prompt at all.
     """
     ordered = by_turns(prompts)
-    if requests > len(ordered):
-        raise ValueError(f"a tier asks {requests} prompts, the pack has {len(ordered)}")
+    if not ordered:
+        raise ValueError("the pack has no prompt")
     start = tier * requests
     return tuple(ordered[(start + offset) % len(ordered)] for offset in range(requests))
 
@@ -42,18 +55,41 @@ def repeats(prompts: Sequence[Prompt], tiers: int, requests: int) -> bool:
     return tiers * requests > len(prompts)
 
 
-def blocks(prompts: Sequence[Prompt], concurrency: int, tier: int) -> tuple[Block, ...]:
-    """Both arms in turns, ABBA: the arm that begins changes from block to block and from tier to tier.
+def blocks(
+    prompts: Sequence[Prompt], concurrency: int, tier: int, arms: tuple[Arm, ...] = TWO_ARMS
+) -> tuple[Block, ...]:
+    """All arms in turns, each order followed by its reverse (ABBA, ABC CBA): a steady drift favours none of them.
 
-    A block holds at least `concurrency` prompts, so that the asked load is reached, and at least two.
+    With three arms another one comes to the middle from pair to pair of turns. A block holds at least `concurrency`
+    prompts, so that the asked load is reached, and at least two.
     """
     size = max(concurrency, 2)
     count = max(1, len(prompts) // size)
     bounds = [round(index * len(prompts) / count) for index in range(count + 1)]
     listed: list[Block] = []
-    for index in range(count):
-        part = tuple(prompts[bounds[index] : bounds[index + 1]])
-        arms = (Arm.BASELINE, Arm.SPECULATIVE)
-        for arm in arms if (index + tier) % 2 == 0 else arms[::-1]:
-            listed.append(Block(len(listed), arm, part))
+    for turn in range(count):
+        part = tuple(prompts[bounds[turn] : bounds[turn + 1]])
+        for arm in order_of_arms(arms, turn + tier):
+            listed.append(Block(len(listed), arm, part, turn))
     return tuple(listed)
+
+
+def order_of_arms(arms: tuple[Arm, ...], turn: int) -> tuple[Arm, ...]:
+    """The order in one turn."""
+    shift = (turn // 2) % len(arms) if len(arms) > 2 else 0
+    turned = arms[shift:] + arms[:shift]
+    return turned if turn % 2 == 0 else turned[::-1]
+
+
+def arrival_times(arrival: Arrival, request_rate: float, count: int, seed: int) -> tuple[float, ...]:
+    """When each request of an open loop is due, in seconds from the start of its block; the first one at 0.
+
+    Poisson arrivals have exponential gaps of mean 1 / rate; the same seed gives the same times, so that all arms of a
+    turn meet the same load.
+    """
+    if count == 0:
+        return ()
+    gaps = np.full(count - 1, 1.0 / request_rate)
+    if arrival is Arrival.POISSON:
+        gaps = np.random.default_rng(seed).exponential(1.0 / request_rate, count - 1)
+    return (0.0, *np.cumsum(gaps).tolist())

@@ -1,64 +1,100 @@
 """Where speculation pays: speed-up with its interval, advice per load and per domain, and the crossover."""
 
-import itertools
-import math
 from collections.abc import Mapping, Sequence
 from typing import TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
-from draftyard.nouns.report import Advice, Crossover, DomainResult, Interval, TierResult
+from draftyard.nouns.report import (
+    Advice,
+    ArmResult,
+    Crossover,
+    DomainResult,
+    Interval,
+    LoadAxis,
+    LoadCrossing,
+    TierResult,
+)
 from draftyard.nouns.timeline import Arm, Outcome, RequestRecord
 from draftyard.rules.acceptance_figures import pooled_acceptance
 from draftyard.rules.arms import arm_result
+from draftyard.rules.clusters import Estimate, Figures, estimate
+from draftyard.rules.crossover import crossing, find_crossing
 from draftyard.rules.measure import decode_tokens, e2e_s, ttft_s
-from draftyard.rules.statistics import interval, resample_indices
+from draftyard.rules.worth import judge_worth
 
 LEAST_PAIRS = 4
 SEED = 20240229
+ALL_DOMAINS = "all"
 
 Pair: TypeAlias = "tuple[RequestRecord, RequestRecord]"
-Indices: TypeAlias = "npt.NDArray[np.int64]"
-Figures: TypeAlias = "npt.NDArray[np.float64]"
+Level: TypeAlias = "tuple[int, float]"
 
 
-def pairs_of(records: Sequence[RequestRecord]) -> tuple[Pair, ...]:
-    """(baseline, speculative) of every prompt that succeeded in both arms at the same concurrency."""
-    found: dict[tuple[int, str], dict[Arm, RequestRecord]] = {}
+def level_of(record: RequestRecord) -> Level:
+    """(concurrency, request rate) of a record; one of the two is 0."""
+    return record.concurrency, record.request_rate
+
+
+def pairs_of(
+    records: Sequence[RequestRecord], left: Arm = Arm.BASELINE, right: Arm = Arm.SPECULATIVE
+) -> tuple[Pair, ...]:
+    """Both records of every prompt that succeeded at the first attempt in both arms of one turn at one load."""
+    found: dict[tuple[Level, int, str], dict[Arm, RequestRecord]] = {}
     for record in records:
-        if record.timeline.outcome is Outcome.SUCCESS:
-            found.setdefault((record.concurrency, record.prompt_id), {})[record.arm] = record
-    whole = [arms for _, arms in sorted(found.items()) if len(arms) == 2]
-    return tuple((arms[Arm.BASELINE], arms[Arm.SPECULATIVE]) for arms in whole)
+        if record.timeline.outcome is Outcome.SUCCESS and record.attempts == 1:
+            found.setdefault((level_of(record), record.turn, record.prompt_id), {})[record.arm] = record
+    whole = [arms for _, arms in sorted(found.items()) if left in arms and right in arms]
+    return tuple((arms[left], arms[right]) for arms in whole)
 
 
-def rate_ratios(pairs: Sequence[Pair], indices: Indices) -> Figures:
-    """Output rate of the speculative arm over the baseline's, for each row of indices into the pairs.
+def names_of(pairs: Sequence[Pair]) -> tuple[list[tuple[Level, int, str]], list[str]]:
+    """Clusters of pairs: by turn (each prompt by itself where turns are not known), and by prompt."""
+    turns = [(level_of(left), left.turn, "" if left.turn >= 0 else left.prompt_id) for left, _ in pairs]
+    return turns, [left.prompt_id for left, _ in pairs]
+
+
+def log_rate(sums: Figures) -> Figures:
+    """Logarithm of the ratio of output rates, from sums of (tokens, seconds, tokens, seconds), shape [..., 4]."""
+    return np.asarray(np.log((sums[..., 2] / sums[..., 3]) / (sums[..., 0] / sums[..., 1])), dtype=np.float64)
+
+
+def log_mean(sums: Figures) -> Figures:
+    """Mean of logarithms, from sums of (logarithm, 1), shape [..., 2]."""
+    return np.asarray(sums[..., 0] / sums[..., 1], dtype=np.float64)
+
+
+def rate_estimate(pairs: Sequence[Pair]) -> Estimate | None:
+    """Output rate of the right arm over the left one's.
 
     A rate is tokens over request seconds, both summed; in a closed loop it is the throughput over the concurrency
     (Little's law), without the idle places at the end of a block.
     """
-    table = np.array(
-        [
-            (left.timeline.tokens, e2e_s(left.timeline), right.timeline.tokens, e2e_s(right.timeline))
-            for left, right in pairs
-        ]
-    )
-    sums = table[indices].sum(axis=-2)
-    return np.asarray((sums[..., 2] / sums[..., 3]) / (sums[..., 0] / sums[..., 1]), dtype=np.float64)
+    rows = [
+        (left.timeline.tokens, e2e_s(left.timeline), right.timeline.tokens, e2e_s(right.timeline))
+        for left, right in pairs
+    ]
+    return estimate(np.array(rows, dtype=np.float64), names_of(pairs), log_rate, SEED) if rows else None
 
 
-def tpot_ratios(pairs: Sequence[Pair], indices: Indices) -> Figures:
-    """Token-weighted TPOT of the baseline over that of the speculative arm, for each row of indices."""
+def tpot_estimate(pairs: Sequence[Pair]) -> Estimate | None:
+    """Token-weighted TPOT of the left arm over that of the right one; None when an answer has no decode tokens."""
     rows = []
-    for left, right in pairs:
+    for pair in pairs:
         row: list[float] = []
-        for timeline in (left.timeline, right.timeline):
-            row += [e2e_s(timeline) - (ttft_s(timeline) or 0.0), decode_tokens(timeline)]
+        for one in pair:
+            row += [decode_tokens(one.timeline), e2e_s(one.timeline) - (ttft_s(one.timeline) or 0.0)]
         rows.append(row)
-    sums = np.array(rows)[indices].sum(axis=-2)
-    return np.asarray((sums[..., 0] / sums[..., 1]) / (sums[..., 2] / sums[..., 3]), dtype=np.float64)
+    if not rows or not all(row[0] and row[2] for row in rows):
+        return None
+    return estimate(np.array(rows, dtype=np.float64), names_of(pairs), log_rate, SEED)
+
+
+def domain_estimate(pairs: Sequence[Pair]) -> Estimate | None:
+    """The geometric mean of the pairs' own rate ratios: loads may differ between them."""
+    found = [rate_estimate([pair]) for pair in pairs]
+    rows = [(one.log_value, 1.0) for one in found if one is not None]
+    return estimate(np.array(rows), names_of(pairs), log_mean, SEED) if rows else None
 
 
 def advise(ratio: float | None, span: Interval | None, pairs: int) -> tuple[Advice, str]:
@@ -76,26 +112,28 @@ def advise(ratio: float | None, span: Interval | None, pairs: int) -> tuple[Advi
 
 
 def judge_tier(
-    concurrency: int, records: Sequence[RequestRecord], draft_length: int, evidence: str, measured_at: str, reused: bool
+    concurrency: int,
+    records: Sequence[RequestRecord],
+    draft_length: int,
+    evidence: str,
+    measured_at: str,
+    reused: bool,
+    kv_cache_share: float | None = None,
 ) -> TierResult:
     """Everything that follows from the raw records of one tier."""
     arms = {arm: [record for record in records if record.arm is arm] for arm in Arm}
     baseline, speculative = arm_result(arms[Arm.BASELINE]), arm_result(arms[Arm.SPECULATIVE])
     pairs = pairs_of(records)
     accepted = pooled_acceptance([right.timeline for _, right in pairs], draft_length)
-    ratio, span, tpot, tpot_span = None, None, None, None
-    if pairs:
-        everything, draws = np.arange(len(pairs)), resample_indices(len(pairs), SEED + concurrency)
-        ratio, span = float(rate_ratios(pairs, everything)), interval(rate_ratios(pairs, draws).tolist())
-        if all(decode_tokens(one.timeline) for pair in pairs for one in pair):
-            tpot, tpot_span = float(tpot_ratios(pairs, everything)), interval(tpot_ratios(pairs, draws).tolist())
+    rate, tpot = rate_estimate(pairs), tpot_estimate(pairs)
+    ratio, span = (None, None) if rate is None else (rate.value, rate.interval())
     advice, reason = advise(ratio, span, len(pairs))
     length = accepted.acceptance_length
-    cost = length / tpot if length is not None and tpot else None
-    if length is not None and cost is not None:
-        reason += f"; a step yields {length:.2f} tokens and costs {cost:.2f} plain steps"
+    cost = length / tpot.value if length is not None and tpot is not None else None
+    worth = judge_worth(pairs, accepted, cost, draft_length, advice, kv_cache_share)
+    reason = "; ".join([reason, *worth.causes])
     before, after = baseline.output_tokens_per_s, speculative.output_tokens_per_s
-    return TierResult(
+    found = TierResult(
         concurrency=concurrency,
         baseline=baseline,
         speculative=speculative,
@@ -103,8 +141,8 @@ def judge_tier(
         speedup=ratio,
         speedup_interval=span,
         wall_speedup=after / before if before and after else None,
-        tpot_ratio=tpot,
-        tpot_ratio_interval=tpot_span,
+        tpot_ratio=None if tpot is None else tpot.value,
+        tpot_ratio_interval=None if tpot is None else tpot.interval(),
         acceptance=accepted,
         step_cost=cost,
         advice=advice,
@@ -112,21 +150,45 @@ def judge_tier(
         evidence=evidence,
         measured_at=measured_at,
         reused=reused,
+        turns=len({record.turn for record in records if record.turn >= 0}),
+        request_rate=max((record.request_rate for record in records), default=0.0),
+        worth=worth,
+        recovered=sum(record.attempts > 1 for record in records),
     )
+    return with_policy(found, records, arm_result(arms[Arm.POLICY])) if arms[Arm.POLICY] else found
+
+
+def with_policy(tier: TierResult, records: Sequence[RequestRecord], policy: ArmResult) -> TierResult:
+    """The third arm beside the other two."""
+    over_baseline = rate_estimate(pairs_of(records, Arm.BASELINE, Arm.POLICY))
+    over_speculative = rate_estimate(pairs_of(records, Arm.SPECULATIVE, Arm.POLICY))
+    return tier.model_copy(
+        update={
+            "policy": policy,
+            "policy_over_baseline": None if over_baseline is None else over_baseline.value,
+            "policy_over_baseline_interval": None if over_baseline is None else over_baseline.interval(),
+            "policy_over_speculative": None if over_speculative is None else over_speculative.value,
+            "policy_over_speculative_interval": None if over_speculative is None else over_speculative.interval(),
+        }
+    )
+
+
+def by_domain(records: Sequence[RequestRecord]) -> dict[str, list[Pair]]:
+    """Pairs of each domain, names in order."""
+    grouped: dict[str, list[Pair]] = {}
+    for pair in pairs_of(records):
+        grouped.setdefault(pair[0].domain, []).append(pair)
+    return dict(sorted(grouped.items()))
 
 
 def judge_domains(
     records: Sequence[RequestRecord], draft_length: int, evidence: Sequence[str]
 ) -> tuple[DomainResult, ...]:
     """Each domain over all tiers: the geometric mean of the pairs' rate ratios, and the pooled acceptance."""
-    grouped: dict[str, list[Pair]] = {}
-    for pair in pairs_of(records):
-        grouped.setdefault(pair[0].domain, []).append(pair)
     results = []
-    for domain, pairs in sorted(grouped.items()):
-        logs = np.log([float(rate_ratios([pair], np.arange(1))) for pair in pairs])
-        draws = np.exp(logs[resample_indices(len(pairs), SEED)].mean(axis=1))
-        ratio, span = float(np.exp(logs.mean())), interval(draws.tolist())
+    for domain, pairs in by_domain(records).items():
+        found = domain_estimate(pairs)
+        ratio, span = (None, None) if found is None else (found.value, found.interval())
         advice, reason = advise(ratio, span, len(pairs))
         results.append(
             DomainResult(
@@ -143,33 +205,38 @@ def judge_domains(
     return tuple(results)
 
 
-def crossing(concurrency: Sequence[int], ratios: Sequence[float]) -> float | None:
-    """The first load at which the speed-up falls through 1, linear in log2 of the load between tiers; None without."""
-    points = list(zip(concurrency, ratios, strict=True))
-    for (left, above), (right, below) in itertools.pairwise(points):
-        if above > 1.0 >= below:
-            share = (above - 1.0) / (above - below)
-            return float(2 ** (math.log2(left) + share * (math.log2(right) - math.log2(left))))
-    return None
+def find_crossings(records: Sequence[RequestRecord]) -> tuple[LoadCrossing, ...]:
+    """The crossings over all prompts and of each domain, along every axis that has tiers."""
+    found = []
+    for axis in LoadAxis:
+        chosen = [record for record in records if (record.request_rate > 0) is (axis is LoadAxis.REQUEST_RATE)]
+        groups = {ALL_DOMAINS: list(pairs_of(chosen)), **by_domain(chosen)}
+        for domain, pairs in groups.items():
+            levels: dict[float, list[Pair]] = {}
+            for pair in pairs:
+                levels.setdefault(max(level_of(pair[0])), []).append(pair)
+            estimates = {level: rate_estimate(listed) for level, listed in levels.items()}
+            known = {level: one for level, one in estimates.items() if one is not None}
+            crossed = find_crossing(axis, domain, known) if len(known) > 1 or domain == ALL_DOMAINS else None
+            found += [] if crossed is None else [crossed]
+    return tuple(found)
 
 
 def find_crossover(tiers: Mapping[int, Sequence[RequestRecord]]) -> Crossover | None:
-    """Where speculation stops paying, with the middle 95 % over resamples in which the speed-up crosses 1 at all."""
+    """Where speculation stops paying over all prompts along the concurrency; None without a pair."""
     usable = {load: pairs_of(records) for load, records in sorted(tiers.items())}
-    usable = {load: pairs for load, pairs in usable.items() if pairs}
-    if not usable:
+    estimates = {load: rate_estimate(pairs) for load, pairs in usable.items()}
+    known = {load: one for load, one in estimates.items() if one is not None}
+    found = find_crossing(LoadAxis.CONCURRENCY, ALL_DOMAINS, {float(load): one for load, one in known.items()})
+    if found is None:
         return None
-    loads = tuple(usable)
-    ratios = [float(rate_ratios(pairs, np.arange(len(pairs)))) for pairs in usable.values()]
-    draws = [rate_ratios(pairs, resample_indices(len(pairs), SEED + load)) for load, pairs in usable.items()]
-    found = [crossing(loads, [float(value) for value in column]) for column in zip(*draws, strict=True)]
-    seen = [value for value in found if value is not None]
-    point = crossing(loads, ratios)
+    ratios = [one.value for one in known.values()]
+    point = found.at if found.at is not None else crossing(tuple(known), ratios)
     return Crossover(
         concurrency=point,
-        interval=interval(seen) if point is not None and seen else None,
-        share_of_resamples=len(seen) / len(found),
-        text=_crossover_words(loads, ratios, point),
+        interval=found.interval if point is not None else None,
+        share_of_resamples=found.share_of_draws,
+        text=_crossover_words(tuple(known), ratios, point),
     )
 
 
