@@ -113,7 +113,8 @@ def _build(arguments: argparse.Namespace, call: tuple[str, ...]) -> int:
     import sys
 
     from draftyard.cli_show import BarWatcher, PlainWatcher, print_json, progress_bars
-    from draftyard.verbs.build import ENGINES, REPOSITORIES, BuildOptions, Built, build, check
+    from draftyard.verbs.build import Built, build, check
+    from draftyard.verbs.build_choices import ENGINES, REPOSITORIES, BuildOptions
 
     options = BuildOptions(
         out=arguments.out / "rehearsal" if arguments.rehearse else arguments.out,

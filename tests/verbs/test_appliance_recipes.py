@@ -11,7 +11,8 @@ from tests.verbs.test_build import Recorder
 from draftyard.nouns.blueprint import StepKind
 from draftyard.nouns.builder import Builder, Runtime
 from draftyard.nouns.errors import Failure
-from draftyard.verbs.build import ENGINES, BuildOptions, build, check
+from draftyard.verbs.build import build, check
+from draftyard.verbs.build_choices import ENGINES, BuildOptions
 from draftyard.verbs.drawing import draw_recipe
 
 H100, H200 = "NVIDIA H100 80GB HBM3", "NVIDIA H200"

@@ -17,7 +17,8 @@ from draftyard.nouns.blueprint import Step, StepKind
 from draftyard.nouns.errors import Failure
 from draftyard.rules.capability import capability_problems
 from draftyard.rules.explain import StepState
-from draftyard.verbs.build import ENGINES, BuildOptions, build, check
+from draftyard.verbs.build import build, check
+from draftyard.verbs.build_choices import ENGINES, BuildOptions
 from draftyard.verbs.drawing import draw_recipe, read_recipe
 from draftyard.verbs.plan import plan
 from draftyard.verbs.prove import ProveOptions, prove

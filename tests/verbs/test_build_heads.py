@@ -26,7 +26,8 @@ from draftyard.engine.loading import load_engine
 from draftyard.nouns.blueprint import Step, StepKind
 from draftyard.nouns.errors import Failure
 from draftyard.nouns.generation import GenerationRequest
-from draftyard.verbs.build import BuildOptions, build
+from draftyard.verbs.build import build
+from draftyard.verbs.build_choices import BuildOptions
 from draftyard.verbs.compile import make_engine
 from draftyard.verbs.drawing import draw_recipe
 from draftyard.verbs.making import Workplace

@@ -16,7 +16,7 @@ from draftyard.doors.tensors import open_tensor_file
 from draftyard.engine.fidelity_probe import compare_checkpoints
 from draftyard.nouns.fidelity_figures import Fidelity
 from draftyard.verbs.build import build
-from draftyard.verbs.build_options import ENGINES, BuildOptions
+from draftyard.verbs.build_choices import ENGINES, BuildOptions
 from draftyard.verbs.fidelity import FidelityOptions, fidelity
 from draftyard.verbs.running import Watcher
 

@@ -6,10 +6,12 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file
+from tests.fakes.tiny_recipe import write_recipe
 from tests.fakes.tiny_speculators import write_heads_recipe
 from tests.verbs.test_build_heads import WAYS, Silent, Works, generated, variants, write_everything
 
-from draftyard.verbs.build import BuildOptions, build
+from draftyard.verbs.build import build
+from draftyard.verbs.build_choices import BuildOptions
 
 
 @pytest.fixture(scope="module")
@@ -57,3 +59,17 @@ def test_medusa_heads_are_left_out_by_name(works: Works) -> None:
     excluded = block(engines["none"])["exclude_modules"]
     assert block(engines["medusa"])["exclude_modules"] == [*excluded, "*medusa_heads*"]
     assert block(engines["medusa"])["kv_cache_quant_algo"] == "FP8"
+
+
+def test_an_external_draft_is_calibrated_and_quantised_as_well(tmp_path: Path) -> None:
+    (tmp_path / "texts").write_text("\n".join(f"a w{4 + index} w5 w{4 + index * 5 % 40} w9" for index in range(20)))
+    quantisation = "quantisation: {kv_cache: fp8, calibration: {prompts: texts}}"
+    recipe = write_recipe(tmp_path, (("precisions: [fp32]", f"precisions: [fp8]\n{quantisation}"),))
+    _, built = build(recipe, BuildOptions(tmp_path / "out"), Silent())
+    engines = {one.label.split()[1].split("-")[0]: one.path for one in built if one.kind == "engine"}
+    plain = generated(engines["none"])
+    assert set(engines) == {"none", "ngram", "draft_target"}
+    for name in ("ngram", "draft_target"):
+        assert generated(engines[name]) == plain, name
+    draft = load_file(engines["draft_target"] / "draft" / "rank0.safetensors")
+    assert draft["transformer.layers.0.mlp.proj.weight"].dtype is torch.float8_e4m3fn

@@ -12,7 +12,8 @@ from tests.verbs.test_build import Recorder
 
 from draftyard.doors.store import Store, StoreRoots
 from draftyard.nouns.builder import Builder, Runtime
-from draftyard.verbs.build import ENGINES, BuildOptions, build
+from draftyard.verbs.build import build
+from draftyard.verbs.build_choices import ENGINES, BuildOptions
 from draftyard.verbs.drawing import draw_recipe
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(find_spec("ray") is None, reason="ray is not installed")]
