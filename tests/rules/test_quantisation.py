@@ -1,6 +1,7 @@
 """What FP8 says in config.json and which tensors it promises on which rank."""
 
 import fnmatch
+import json
 import re
 from dataclasses import replace
 
@@ -9,19 +10,24 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from draftyard.nouns.errors import Failure
+from draftyard.nouns.lane import SpeculatorKind
 from draftyard.nouns.network import MixtureOfExperts, Network, Precision
 from draftyard.nouns.quantization_block import quantization_block
 from draftyard.nouns.recipe import EXCLUDED_MODULES, Quantisation
+from draftyard.nouns.speculator_source import SpeculatorNetwork
 from draftyard.nouns.tensor import TensorType
 from draftyard.rules.quantisation import (
     Fp8Form,
     _pattern,
     excluded_modules,
+    form_of,
     form_problems,
     fp8_form,
+    has_fp8_cache,
     is_quantised,
     with_scales,
 )
+from draftyard.rules.trtllm_heads import medusa_config
 
 NETWORK = Network(
     family="llama",
@@ -143,3 +149,21 @@ def test_an_unknown_schema_is_refused_and_its_writer_named() -> None:
 def test_what_stays_in_16_bit_follows_the_source() -> None:
     forms = [fp8_form(kind, Quantisation()).rest for kind in (TensorType.BF16, TensorType.F16, TensorType.F32)]
     assert forms == [Precision.BF16, Precision.FP16, Precision.FP16]
+
+
+@pytest.mark.parametrize("excluded", [EXCLUDED_MODULES, None, (), ("*layers.1.*", "lm_head")])
+@pytest.mark.parametrize("kv_cache", [True, False])
+def test_a_form_comes_back_from_its_config(excluded: tuple[str, ...] | None, kv_cache: bool) -> None:
+    """Row 103: null stays null and empty stays empty on the way through a file."""
+    form = Fp8Form(Precision.BF16, kv_cache, excluded)
+    config = json.loads(json.dumps({"quantization": form.block()}))
+    assert form_of(config, Precision.BF16) == form
+    assert has_fp8_cache(config) is kv_cache
+    assert form_of({"quantization": {"quant_algo": None}}, Precision.BF16) is None
+
+
+def test_heads_stay_in_16_bit_whatever_is_excluded() -> None:
+    base = {**block(None), "architecture": "LlamaForCausalLM"}
+    network = SpeculatorNetwork(SpeculatorKind.MEDUSA, 32, 50, 50, heads=2, head_layers=1)
+    excluded = medusa_config(base, "llama", network, 2, 4)["quantization"]["exclude_modules"]
+    assert excluded == [*EXCLUDED_MODULES, "*medusa_heads*"]
