@@ -27,22 +27,22 @@ RECEIPT = "receipt.json"
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """How long and how fast: `rounds` times `steps` steps of `batch` texts, one warm-up and one cosine over all."""
+    """How long and how fast: rounds of `steps` steps of `batch` texts until the minutes are used."""
 
-    rounds: int
+    minutes: float
     steps: int
     batch: int
     learning_rate: float
     weight_decay: float
     seed: int
 
-    def rate(self, step: int) -> float:
-        """Linear warm-up over 3 % of the steps, then a cosine down to 1 % of the peak."""
-        total = self.rounds * self.steps
-        warm = max(1, total * 3 // 100)
-        if step < warm:
-            return self.learning_rate * (step + 1) / warm
-        return self.learning_rate * (0.01 + 0.99 * 0.5 * (1 + math.cos(math.pi * (step - warm) / (total - warm))))
+    def rate(self, used: float) -> float:
+        """Linear warm-up over 3 % of the minutes, then a cosine down to 1 % of the peak; `used` is their share."""
+        warm = 0.03
+        if used < warm:
+            return self.learning_rate * max(used / warm, 0.05)
+        turned = min((used - warm) / (1 - warm), 1.0)
+        return self.learning_rate * (0.01 + 0.99 * 0.5 * (1 + math.cos(math.pi * turned)))
 
 
 class Lessons:
@@ -119,25 +119,29 @@ def train_rounds(
         model.load_state_dict(kept["model"])
         optimiser.load_state_dict(kept["optimiser"])
         records = kept["records"]
-    for number in range(len(records), schedule.rounds):
+    used = sum(record["seconds"] for record in records)
+    while used < schedule.minutes * 60:
+        number = len(records)
         lessons.join(number)
         torch.manual_seed(schedule.seed * 1009 + number)
         feed = order(lessons.learn, schedule.batch, random.Random(schedule.seed * 1009 + number))
         model.train()
         start, total, tokens = time.monotonic(), 0.0, 0
-        for turn in range(schedule.steps):
+        for _ in range(schedule.steps):
+            rate = schedule.rate((used + time.monotonic() - start) / (schedule.minutes * 60))
             for group in optimiser.param_groups:
-                group["lr"] = schedule.rate(number * schedule.steps + turn)
+                group["lr"] = rate
             loss, count = loss_of(next(feed))
             optimiser.zero_grad()
             torch.autograd.backward(loss)
             nn.utils.clip_grad_norm_(model.parameters(), 1.0)
             optimiser.step()
             total, tokens = total + loss.item() * count, tokens + count
-        seconds = time.monotonic() - start
+        seconds = round(time.monotonic() - start, 1)
+        used += seconds
         model.eval()
         record: Record = {"round": number, "answer_tokens": tokens, "training_loss": round(total / tokens, 4)}
-        records = [*records, record | check() | {"seconds": round(seconds, 1)}]
+        records = [*records, record | check() | {"seconds": seconds}]
         parts = {"model": model.state_dict(), "optimiser": optimiser.state_dict()}
         beside = state.with_suffix(".partial")
         torch.save(parts | {"schedule": asdict(schedule), "records": records}, beside)
