@@ -3,7 +3,7 @@
 import json
 import threading
 import tracemalloc
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -100,14 +100,32 @@ def test_every_family_converts(tmp_path: Path, model_type: str) -> None:
 def test_pieces_of_a_tensor_join(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, model_type: str, precision: Precision
 ) -> None:
-    """A few rows at a time, cut anywhere: the bytes are those of whole tensors."""
+    """A few rows at a time, cut anywhere, page cache given back or not: the bytes are those of whole tensors."""
     directory = write_model(tmp_path / "m", config_of(model_type, num_key_value_heads=2))
     whole = converted(directory, tmp_path / "whole", precision, 4)
     monkeypatch.setattr(rank_writing, "_CHUNK_BYTES", 7 * 32 * 4)
+    monkeypatch.setattr(rank_writing, "_is_large", lambda conversion, staging: True)
     pieces = converted(directory, tmp_path / "pieces", precision, 4)
     for rank in range(4):
         name = f"rank{rank}.safetensors"
         assert (pieces / name).read_bytes() == (whole / name).read_bytes()
+
+
+def test_a_model_is_large_beside_the_free_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    directory = write_model(tmp_path / "m")
+    asked: list[bool] = []
+    run = rank_writing._run
+
+    def noted(tasks: Sequence[rank_writing._Task], large: bool, workplace: Workplace) -> rank_writing.Losses:
+        asked.append(large)
+        return run(tasks, large, workplace)
+
+    monkeypatch.setattr(rank_writing, "_run", noted)
+    converted(directory, tmp_path / "c1", Precision.FP16)
+    host = rank_writing.read_host(tmp_path)
+    monkeypatch.setattr(rank_writing, "read_host", lambda staging: replace(host, available_bytes=100_000))
+    converted(directory, tmp_path / "c2", Precision.FP16)
+    assert asked == [False, True]
 
 
 def test_memory_is_not_that_of_the_largest_tensor(tmp_path: Path) -> None:

@@ -51,10 +51,10 @@ class MappedTensorFile:
         header = self._headers[name]
         return self._view[header.offset_bytes : header.offset_bytes + header.size_bytes]
 
-    def read_into(self, name: str, offset_bytes: int, target: memoryview) -> None:
+    def read_into(self, name: str, offset_bytes: int, target: memoryview, *, once: bool = False) -> None:
         """Fill `target` with the bytes of one tensor from `offset_bytes` on; nothing is mapped, any thread may ask.
 
-        Failure when the file ends before the tensor does.
+        `once` tells the kernel that nobody comes back for them soon. Failure when the file ends before the tensor does.
         """
         at = self._headers[name].offset_bytes + offset_bytes
         read = 0
@@ -63,6 +63,8 @@ class MappedTensorFile:
             if count == 0:
                 raise Failure(f"{self._path.name} became shorter while it was read", "leave the model alone meanwhile")
             read += count
+        if once:
+            os.posix_fadvise(self._descriptor, at, read, os.POSIX_FADV_DONTNEED)
 
 
 def open_tensor_file(path: Path) -> MappedTensorFile:
@@ -158,14 +160,17 @@ class TensorWriter:
     Leaving the `with` block without an error flushes to the disk; an error, or a tensor never given, removes the file.
     """
 
-    def __init__(self, path: Path, specs: Sequence[TensorSpec], metadata: Mapping[str, str]) -> None:
-        """Create `path`, which must not exist yet."""
+    def __init__(
+        self, path: Path, specs: Sequence[TensorSpec], metadata: Mapping[str, str], *, at_once: bool = False
+    ) -> None:
+        """Create `path`, which must not exist yet; `at_once` sends what is written to the disk without waiting."""
         text, offsets = _layout(specs, metadata)
         self._path = path
         self._specs = {spec.name: spec for spec in specs}
         self._start = 8 + len(text)
         self._offsets = offsets
         self._waiting = {spec.name: spec.size_bytes for spec in specs}
+        self._at_once = at_once
         self._lock = threading.Lock()
         self._file: BinaryIO = path.open("xb", buffering=0)
         try:
@@ -196,7 +201,11 @@ class TensorWriter:
             if left is None or view.nbytes > left or offset_bytes + view.nbytes > self._specs[name].size_bytes:
                 raise ValueError(f"{name} is not expected in {self._path.name}, or was written before")
             self._waiting[name] = left - view.nbytes
-        self._put(self._start + self._offsets[name] + offset_bytes, view)
+        start = self._start + self._offsets[name] + offset_bytes
+        self._put(start, view)
+        if self._at_once:
+            # On Linux this begins the writing of pages that are not on the disk yet; the file keeps them.
+            os.posix_fadvise(self._file.fileno(), start, view.nbytes, os.POSIX_FADV_DONTNEED)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
