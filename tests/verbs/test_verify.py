@@ -12,8 +12,8 @@ from tests.fakes.triton_entry.server import Pace, scripted_entry
 from draftyard.doors.report_files import read_report
 from draftyard.nouns.errors import Failure
 from draftyard.nouns.lane import SpeculatorKind
-from draftyard.nouns.recipe import Gates, Verify
 from draftyard.nouns.report import Advice, Report, Verdict
+from draftyard.nouns.verification import Gates, Verify
 from draftyard.verbs.verify import ServedVariant, ServerUrls, verify
 
 QUICK = Pace(0.0, 0.001, 0.001)

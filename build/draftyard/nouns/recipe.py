@@ -3,16 +3,15 @@
 from collections.abc import Mapping
 from typing import Annotated, Literal, TypeAlias
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
 from draftyard.nouns.enums import StrEnum
 from draftyard.nouns.gpu import Gpu
 from draftyard.nouns.lane import Lane, SpeculatorKind
 from draftyard.nouns.network import Precision
+from draftyard.nouns.recipe_section import Count, Section, Whole
+from draftyard.nouns.verification import Verify
 
-# Strict: YAML has whole numbers of its own, and `true` or "1" in their place is a slip.
-Count = Annotated[int, Field(ge=1, strict=True)]
-Whole = Annotated[int, Field(ge=0, strict=True)]
 ModelPath = Annotated[str, Field(min_length=1)]
 PickleFlag = Annotated[
     bool,
@@ -27,12 +26,6 @@ Choices: TypeAlias = tuple[tuple[Whole, ...], ...]
 # Nodes of the tree when a recipe names none, and its levels where the weights allow more (TensorRT-LLM's defaults).
 DEFAULT_TREE_NODES = 63
 DEFAULT_TREE_DEPTH = 4
-
-
-class Section(BaseModel):
-    """A part of the recipe: immutable, unknown keys refused."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 class Target(Section):
@@ -323,32 +316,6 @@ class Serving(Section):
     default_timeout_s: Annotated[float, Field(gt=0)] = Field(
         300.0, description="A request that waits longer is refused."
     )
-
-
-class Gates(Section):
-    """What must hold for a verification to pass; unset gates are reported, not enforced."""
-
-    lossless: bool = Field(True, description="Greedy output with speculation must equal output without.")
-    min_speedup: Annotated[float, Field(gt=0)] | None = Field(
-        None, description="Least output rate ratio at concurrency 1."
-    )
-    max_error_rate: Annotated[float, Field(ge=0, le=1)] = Field(0.0, description="Most failed requests, as a share.")
-
-
-class Verify(Section):
-    """How a served repository is measured."""
-
-    concurrency: tuple[Count, ...] = Field((1, 2, 4, 8), description="Concurrent requests of each tier.")
-    requests_per_tier: Count = Field(8, description="Requests of one arm at one tier, at least the concurrency.")
-    max_tokens: Count = Field(64, description="Output tokens of a request at most.")
-    prompts: str = Field(description="Prompt pack: a directory or JSONL file; relative to the recipe file.")
-    gates: Gates = Gates()
-
-    @model_validator(mode="after")
-    def _rising(self) -> "Verify":
-        if not self.concurrency or list(self.concurrency) != sorted(set(self.concurrency)):
-            raise ValueError("concurrency must list rising numbers, such as 1, 2, 4, 8")
-        return self
 
 
 class Recipe(Section):

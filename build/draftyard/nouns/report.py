@@ -4,7 +4,8 @@ from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
 from draftyard.nouns.enums import StrEnum
 from draftyard.nouns.load import Arrival
-from draftyard.nouns.recipe import Verify
+from draftyard.nouns.policy import Policy
+from draftyard.nouns.verification import Verify
 
 REPORT_SCHEMA = 1
 
@@ -226,6 +227,33 @@ class LoadCrossing(Part):
     text: str
 
 
+class PolicyProof(Part):
+    """The policy arm against the better of the other two, tier by tier; loads as text.
+
+    `failing` tiers are established as slower than the tolerance allows, at `open` ones the interval holds that bound.
+    """
+
+    tiers: int
+    failing: tuple[str, ...]
+    open: tuple[str, ...]
+    worst_ratio: float | None
+    tolerance: float
+    verdict: Verdict
+
+
+class PolicyResult(Part):
+    """The policy that follows from the tiers, and what measuring it gave.
+
+    `source` is `repository` when the server applied it, `client` when the load client chose draft lengths by it.
+    """
+
+    policy: Policy
+    words: str
+    source: str
+    path: str
+    proof: PolicyProof | None
+
+
 class EvidenceFile(Part):
     """One raw file beside the report."""
 
@@ -264,6 +292,7 @@ class VariantResult(Part):
     warnings: tuple[str, ...]
     evidence: tuple[EvidenceFile, ...]
     crossings: tuple[LoadCrossing, ...] = ()
+    policy: PolicyResult | None = None
 
 
 class Environment(Part):

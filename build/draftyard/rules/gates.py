@@ -4,7 +4,6 @@ from collections.abc import Sequence
 
 from draftyard.nouns.errors import ExitCode
 from draftyard.nouns.lane import SpeculatorKind
-from draftyard.nouns.recipe import Gates
 from draftyard.nouns.report import (
     Advice,
     Check,
@@ -15,6 +14,7 @@ from draftyard.nouns.report import (
     VariantResult,
     Verdict,
 )
+from draftyard.nouns.verification import Gates
 
 NOT_SET = "not set: reported only"
 CLIENT_CPU_LIMIT = 0.5

@@ -21,8 +21,8 @@ from draftyard.nouns.recipe import (
     Recipe,
     Speculator,
     Target,
-    Verify,
 )
+from draftyard.nouns.verification import Verify
 from draftyard.rules.capability import capability_problems
 from draftyard.rules.inspection import examine
 from draftyard.rules.recipe_writing import recipe_text

@@ -11,8 +11,8 @@ from draftyard.doors.measuring_host import now_utc
 from draftyard.doors.report_files import Cell, EvidenceStore
 from draftyard.nouns.digest import Json
 from draftyard.nouns.prompt import Message, Prompt
-from draftyard.nouns.recipe import Verify
 from draftyard.nouns.timeline import Arm, EntryRequest, Outcome, RequestRecord
+from draftyard.nouns.verification import Verify
 from draftyard.rules.load_plan import Block, blocks, tier_prompts
 
 Show: TypeAlias = Callable[[str], None]

@@ -16,9 +16,9 @@ from draftyard.nouns.digest import digest
 from draftyard.nouns.errors import Failure
 from draftyard.nouns.lane import SpeculatorKind
 from draftyard.nouns.prompt import Prompt
-from draftyard.nouns.recipe import Verify
 from draftyard.nouns.report import Environment, Losslessness, Report, TierResult, VariantResult
 from draftyard.nouns.timeline import RequestRecord
+from draftyard.nouns.verification import Verify
 from draftyard.rules.acceptance_figures import pooled_acceptance
 from draftyard.rules.definitions import DEFINITIONS, METHOD
 from draftyard.rules.gates import find_warnings, judge_gates, outcome_of, report_headline, variant_headline
