@@ -26,6 +26,9 @@ def add_gateway_words(command: argparse.ArgumentParser, prefix: str = "") -> Non
     command.add_argument(
         "--default-max-tokens", type=_least_one, default=256, help="where a request has none (default: 256)"
     )
+    command.add_argument(
+        "--max-tokens", type=_least_one, default=32768, help="most that a request may ask for (default: 32768)"
+    )
 
 
 def gateway_options(arguments: argparse.Namespace) -> "GatewayOptions":
@@ -42,6 +45,7 @@ def gateway_options(arguments: argparse.Namespace) -> "GatewayOptions":
         model=arguments.served_model_name,
         key_file=arguments.api_key_file,
         default_max_tokens=arguments.default_max_tokens,
+        most_tokens=arguments.max_tokens,
         limits=limits,
     )
 

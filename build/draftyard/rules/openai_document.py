@@ -34,11 +34,11 @@ _STATUSES = {
 _PLAIN = ("401", "500")
 
 
-def document(model: str, version: str, needs_key: bool) -> Schema:
-    """The OpenAPI 3.1 document of a gateway that serves this model."""
+def document(model: str, version: str, needs_key: bool, most_tokens: int) -> Schema:
+    """The OpenAPI 3.1 document of a gateway that serves this model, with answers of `most_tokens` tokens at most."""
     guard: Schema = {"security": [{"key": []}]} if needs_key else {}
     parameter: Schema = {"name": "model", "in": "path", "required": True, "schema": {"type": "string"}}
-    components: Schema = {"schemas": _schemas(model)}
+    components: Schema = {"schemas": _schemas(model, most_tokens)}
     if needs_key:
         components["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
     return {
@@ -86,7 +86,7 @@ def _post(name: str, asked: str, answered: str, chunk: str, guard: Schema) -> Sc
     }
 
 
-def _schemas(model: str) -> Schema:
+def _schemas(model: str, most_tokens: int) -> Schema:
     found: Schema = {
         "Problem": _object({"error": _problem()}),
         "Health": _object({"status": {"type": "string"}}),
@@ -97,8 +97,8 @@ def _schemas(model: str) -> Schema:
         "Usage": _object({"prompt_tokens": _COUNT, "completion_tokens": _COUNT, "total_tokens": _COUNT}),
         "Metrics": _object({"speculative_decoding": _speculation()}),
         "Message": _message(),
-        "ChatRequest": _request(OpenAiKind.CHAT, model),
-        "CompletionRequest": _request(OpenAiKind.COMPLETION, model),
+        "ChatRequest": _request(OpenAiKind.CHAT, model, most_tokens),
+        "CompletionRequest": _request(OpenAiKind.COMPLETION, model, most_tokens),
     }
     text: Schema = {"type": "string"}
     spoken: dict[str, Schema] = {"role": {"const": "assistant"}, "content": text, "refusal": {"type": "null"}}
@@ -169,7 +169,7 @@ def _message() -> Schema:
     return {"type": "object", "properties": fields, "required": ["role", "content"], "additionalProperties": False}
 
 
-def _request(kind: OpenAiKind, model: str) -> Schema:
+def _request(kind: OpenAiKind, model: str, most_tokens: int) -> Schema:
     chat = kind is OpenAiKind.CHAT
     words = {"type": "array", "items": _text(1), "maxItems": MAX_STOPS}
     options = {name: {"type": ["boolean", "null"], "description": why} for name, why in STREAM_OPTIONS.items()}
@@ -181,7 +181,7 @@ def _request(kind: OpenAiKind, model: str) -> Schema:
         "stop": {"anyOf": [_text(1), words, {"type": "null"}]},
         "stream_options": {"type": ["object", "null"], "properties": options, "additionalProperties": False},
         "metadata": {"type": ["object", "null"]},
-        **{field.name: field.schema() for field in number_fields(kind)},
+        **{field.name: field.schema() for field in number_fields(kind, most_tokens)},
         **{name: {"type": ["boolean", "null"], "description": why} for name, why in FLAGS.items()},
         **{name: field.schema() for name, field in fixed_fields(kind).items()},
         **{name: {"type": ["string", "null"], "description": "without effect"} for name in LABELS},

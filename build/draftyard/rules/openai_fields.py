@@ -1,7 +1,7 @@
 """The fields of a request in OpenAI's API: what is served, what may be said without effect, what is refused."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from draftyard.nouns.openai import OpenAiKind
 from draftyard.nouns.web import ApiProblem
@@ -60,6 +60,7 @@ CHAT_NUMBERS = (
     *NUMBERS,
     NumberField("max_completion_tokens", 1, INT32_MAX, True, "the newer name of max_tokens, and counts before it"),
 )
+TOKEN_NUMBERS = ("max_tokens", "max_completion_tokens", "min_tokens")
 FLAGS: Mapping[str, str] = {
     "stream": "answer in server-sent events, ended by [DONE]",
     "ignore_eos": "an addition: go on behind end tokens, up to max_tokens",
@@ -129,15 +130,16 @@ def fixed_fields(kind: OpenAiKind) -> Mapping[str, FixedField]:
     return CHAT_FIXED if kind is OpenAiKind.CHAT else COMPLETION_FIXED
 
 
-def number_fields(kind: OpenAiKind) -> tuple[NumberField, ...]:
-    """The numbers that a request may set."""
-    return CHAT_NUMBERS if kind is OpenAiKind.CHAT else NUMBERS
+def number_fields(kind: OpenAiKind, most_tokens: int) -> tuple[NumberField, ...]:
+    """The numbers that a request may set; it may ask for `most_tokens` tokens."""
+    fields = CHAT_NUMBERS if kind is OpenAiKind.CHAT else NUMBERS
+    return tuple(replace(field, high=most_tokens) if field.name in TOKEN_NUMBERS else field for field in fields)
 
 
 def known_fields(kind: OpenAiKind) -> tuple[str, ...]:
     """Every field that a request may have."""
     content = "messages" if kind is OpenAiKind.CHAT else "prompt"
-    numbers = tuple(field.name for field in number_fields(kind))
+    numbers = tuple(field.name for field in number_fields(kind, INT32_MAX))
     own = ("model", content, "stop", "stream_options", "metadata")
     return (*own, *numbers, *FLAGS, *fixed_fields(kind), *LABELS)
 

@@ -39,7 +39,7 @@ def read_object(body: bytes) -> Mapping[str, object]:
     return found
 
 
-def read_request(kind: OpenAiKind, fields: Mapping[str, object], model: str) -> OpenAiRequest:
+def read_request(kind: OpenAiKind, fields: Mapping[str, object], model: str, most_tokens: int) -> OpenAiRequest:
     """A checked request; `ApiProblem` names the first field that is wrong, unknown, or asks for what is not done."""
     _check_names(kind, fields)
     _check_model(fields.get("model"), model)
@@ -49,7 +49,7 @@ def read_request(kind: OpenAiKind, fields: Mapping[str, object], model: str) -> 
     _check_labels(fields)
     numbers = {
         field.name: field.read(fields[field.name])
-        for field in number_fields(kind)
+        for field in number_fields(kind, most_tokens)
         if fields.get(field.name) is not None
     }
     flags = {name: _flag(fields, name) for name in FLAGS}

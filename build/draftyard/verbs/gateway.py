@@ -32,6 +32,7 @@ class GatewayOptions:
     model: str = ModelName.ENTRY
     key_file: Path | None = None
     default_max_tokens: int = 256
+    most_tokens: int = 32768
     limits: FrontLimits = field(default_factory=FrontLimits)
 
 
@@ -83,7 +84,13 @@ def run_gateway(opened: OpenGateway, grpc_url: str, holds: Callable[[], bool]) -
 
 async def _run(opened: OpenGateway, grpc_url: str, holds: Callable[[], bool]) -> None:
     options = opened.options
-    serving = ServiceOptions(options.model, options.default_max_tokens, options.limits.timeout_s, bool(opened.keys))
+    serving = ServiceOptions(
+        model=options.model,
+        default_max_tokens=min(options.default_max_tokens, options.most_tokens),
+        most_tokens=options.most_tokens,
+        timeout_s=options.limits.timeout_s,
+        needs_key=bool(opened.keys),
+    )
     async with Endpoint(grpc_url, options.limits.timeout_s) as endpoint:
         service = OpenAiService(endpoint, serving)
         front = HttpFront(service.routes(lambda: front.state()), options.limits, opened.keys)

@@ -50,6 +50,7 @@ class ServiceOptions:
 
     model: str
     default_max_tokens: int
+    most_tokens: int
     timeout_s: float
     needs_key: bool
 
@@ -120,7 +121,9 @@ class OpenAiService:
         self._probing = asyncio.Lock()
         self._probed_at: float | None = None
         self._ready_problem: ApiProblem | None = None
-        self._document = json.dumps(document(options.model, __version__, options.needs_key)).encode()
+        self._document = json.dumps(
+            document(options.model, __version__, options.needs_key, options.most_tokens)
+        ).encode()
 
     def routes(self, state: Callable[[], FrontState]) -> tuple[WebRoute, ...]:
         """All routes; `state` tells what the front is doing."""
@@ -150,7 +153,7 @@ class OpenAiService:
 
     async def _generate(self, kind: OpenAiKind, request: WebRequest) -> WebAnswer | WebStream:
         try:
-            asked = read_request(kind, read_object(request.body), self._options.model)
+            asked = read_request(kind, read_object(request.body), self._options.model, self._options.most_tokens)
         except ApiProblem:
             self.counts.ended(kind, "refused")
             raise
