@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from tests.engine.test_key_value_cache import SHAPE
 
 from draftyard.engine import attention
-from draftyard.engine.attention import attend, plan_attention
+from draftyard.engine.attention import AttentionPlan, attend, plan_attention
 from draftyard.engine.key_value_cache import KeyValueCache
 from draftyard.engine.runs import Run, Window, run_window
 
@@ -78,6 +78,21 @@ def test_attention_is_the_formula_however_windows_are_grouped(chosen: list[Run],
         end = begin + len(window.positions)
         assert (found[begin:end] - expected(window, cache, queries[begin:end])).abs().max() <= 1e-5
         begin = end
+
+
+@settings(max_examples=30, deadline=None)
+@given(runs())
+def test_attention_window_by_window_as_on_a_gpu_is_the_formula_too(chosen: list[Run]) -> None:
+    windows, cache = [run_window(run) for run in chosen], filled_cache()
+    spans, outcomes, begin = [], [], 0
+    queries = torch.randn(sum(len(window.positions) for window in windows), SHAPE.heads, SHAPE.head_size)
+    for window in windows:
+        spans.append(attention.window_span(window, begin, SHAPE, torch.device("cpu"), torch.float32))
+        begin = spans[-1].end
+        outcomes.append(expected(window, cache, queries[spans[-1].begin : begin]))
+    places = torch.zeros(0, dtype=torch.long)
+    found = attend(AttentionPlan(places, places, (), tuple(spans)), SHAPE, cache, 0, queries)
+    assert (found - torch.cat(outcomes)).abs().max() <= 1e-5
 
 
 def test_sequences_of_like_length_share_a_group_and_a_long_one_has_its_own() -> None:

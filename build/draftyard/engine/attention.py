@@ -91,7 +91,9 @@ def plan_attention(
         device=device,
     )
     if device.type != "cpu":
-        spans = [_span(window, begin, shape, dtype) for window, begin in zip(windows, begins, strict=False)]
+        spans = [
+            window_span(window, begin, shape, device, dtype) for window, begin in zip(windows, begins, strict=False)
+        ]
         return AttentionPlan(places[0], places[1], (), tuple(spans))
     groups: list[Group] = []
     few = [index for index, window in enumerate(windows) if len(window.positions) <= PIECE]
@@ -131,8 +133,9 @@ def _pieces(window: Window, begin: int) -> list[_Part]:
     return parts
 
 
-def _span(window: Window, begin: int, shape: DecoderShape, dtype: torch.dtype) -> Span:
-    mask = None if window.mask is None else window.mask.repeat(shape.group, 1).to(dtype)
+def window_span(window: Window, begin: int, shape: DecoderShape, device: torch.device, dtype: torch.dtype) -> Span:
+    """A window attended by itself, its packed rows from `begin` on."""
+    mask = None if window.mask is None else window.mask.repeat(shape.group, 1).to(device, dtype)
     return Span(begin, begin + len(window.positions), window.slot, window.end, mask)
 
 
