@@ -1,7 +1,7 @@
 """Recipe x sources x toolchain: complete, frozen, hashed; a chain of steps per variant."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from draftyard.nouns.digest import Json, digest
 from draftyard.nouns.enums import StrEnum
@@ -32,18 +32,18 @@ class Step:
     inputs: tuple[str, ...]
     toolchain: Mapping[str, Json]
     sources: tuple[str, ...] = ()
+    # The identity of the artefact, 64 hexadecimal digits; computed once, for it is asked for often.
+    key: str = field(init=False)
 
-    @property
-    def key(self) -> str:
-        """The identity of the artefact, 64 hexadecimal digits."""
-        return digest(
-            {
-                "kind": self.kind.value,
-                "parameters": self.parameters,
-                "toolchain": self.toolchain,
-                "inputs": list(self.inputs),
-            }
-        )
+    def __post_init__(self) -> None:
+        """Hash what decides the artefact's bytes."""
+        identity: dict[str, Json] = {
+            "kind": self.kind.value,
+            "parameters": self.parameters,
+            "toolchain": self.toolchain,
+            "inputs": list(self.inputs),
+        }
+        object.__setattr__(self, "key", digest(identity))
 
 
 @dataclass(frozen=True, slots=True)
