@@ -50,7 +50,10 @@ class SourceCheckpoint:
     def _part(self, rule: Rule, index: int, kind: TensorType) -> np.ndarray[tuple[int, ...], np.dtype[np.generic]]:
         stored = self._portion.stored[rule.parts[index].name]
         file = self._files[stored.directory / stored.header.file]
-        result = cast(file.read(stored.header.name), stored.header.shape, stored.header.type, kind)
+        # Read, not mapped: what a map has touched counts as this process's memory until somebody else needs it.
+        data = memoryview(bytearray(stored.header.size_bytes))
+        file.read_into(stored.header.name, 0, data)
+        result = cast(data, stored.header.shape, stored.header.type, kind)
         if result.losses.not_finite or result.losses.overflows:
             raise Failure(
                 f"{stored.header.name}: values are, or become in {kind}, infinite or NaN",
