@@ -28,9 +28,9 @@ def _init(arguments: argparse.Namespace, call: tuple[str, ...]) -> int:
 
 def _schema(arguments: argparse.Namespace, call: tuple[str, ...]) -> int:
     from draftyard.cli_show import print_json
-    from draftyard.verbs.schema import recipe_schema
+    from draftyard.verbs.schema import policy_schema, recipe_schema
 
-    print_json(recipe_schema())
+    print_json(policy_schema() if arguments.of == "policy" else recipe_schema())
     return ExitCode.DONE
 
 
@@ -125,6 +125,7 @@ def _build(arguments: argparse.Namespace, call: tuple[str, ...]) -> int:
         builder=_builder(arguments),
         cluster=arguments.ray_address if arguments.executor == "ray" else None,
         rehearsal=arguments.rehearse,
+        policy=arguments.policy if arguments.command == "package" else None,
     )
     if arguments.check:
         check(arguments.recipe, options, PlainWatcher())
@@ -156,7 +157,8 @@ def _serve(arguments: argparse.Namespace, call: tuple[str, ...]) -> int:
     repository = repository_to_serve(arguments.what, arguments.out, arguments.variant)
     log_path = arguments.log or arguments.out / "deploy" / "out" / "server.log"
     openai = gateway_options(arguments) if arguments.openai else None
-    return serve(repository, log_path=log_path, ports=Ports(*given) if all(given) else None, openai=openai)
+    ports = Ports(*given) if all(given) else None
+    return serve(repository, log_path=log_path, ports=ports, openai=openai, policy=arguments.policy)
 
 
 def _verify(arguments: argparse.Namespace, call: tuple[str, ...]) -> int:

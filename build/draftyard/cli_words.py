@@ -36,7 +36,8 @@ def _add_looking(commands: Commands) -> None:
     init.add_argument("--output", type=Path, help="recipe file to write (default: NAME.yaml)")
     init.add_argument("--draft", type=Path, metavar="DIR", help="a draft model, or another speculator's weights")
     init.add_argument("--prompts", type=Path, default=Path("prompts"), help="prompt pack for verify")
-    _command(commands, "schema", "print the JSON schema of recipes")
+    schema = _command(commands, "schema", "print the JSON schema of recipes, or of policies")
+    schema.add_argument("of", nargs="?", choices=("recipe", "policy"), default="recipe", help="default: recipe")
     inspect = _command(
         commands, "inspect", "say what a directory with a model or a speculator holds, or what is wrong with it"
     )
@@ -68,6 +69,8 @@ def _add_making(commands: Commands) -> None:
             "--memory-gib", type=_positive, help="memory for all steps together (default: half of what is free)"
         )
         _builder(command)
+        if name == "package":
+            command.add_argument("--policy", type=Path, metavar="FILE", help="draft lengths by load (JSON), packed in")
         command.add_argument(
             "--check", action="store_true", help="make nothing; read all files again and compare hashes"
         )
@@ -101,6 +104,9 @@ def _add_proving(commands: Commands) -> None:
     serve.add_argument("--variant", help="which variant of the recipe")
     for name in ("http", "grpc", "metrics"):
         serve.add_argument(f"--{name}-port", type=_count, help="give all three ports, or none for free ones")
+    serve.add_argument(
+        "--policy", type=Path, metavar="FILE", help="follow this policy file, also when it is replaced meanwhile"
+    )
     serve.add_argument("--log", type=Path, help="log of the server (default: deploy/out/server.log)")
     serve.add_argument(
         "--openai", action="store_true", help="also serve OpenAI's API, by a gateway with the options below"

@@ -73,9 +73,10 @@ def write_repository(
 
 
 @contextmanager
-def serve(root: Path) -> Iterator[RunningServer]:
+def serve(root: Path, policy: Path | None = None) -> Iterator[RunningServer]:
     """The repository in `root` with the backends in it."""
-    with embedded_server(root, log_path=root / "server.log", backends=root / "backends") as running:
+    log_path, backends = root / "server.log", root / "backends"
+    with embedded_server(root, log_path=log_path, backends=backends, policy=policy) as running:
         yield running
 
 

@@ -32,6 +32,8 @@ SHOWN_CHARACTERS = 500
 ERROR_LINE = re.compile(r'(\S+ E \d+ \S+\] "?|error: )(?P<message>.*?)"?$')
 # Printed on every machine without a GPU.
 HARMLESS = ("CudaDriverHelper has not been initialized", "Failed to initialize NVML")
+# Where the entry looks for its policy, as rules/triton_repository.py places it.
+POLICY_NAME = "policy.json"
 SHARED_MEMORY = Path("/dev/shm")
 _RUN_NUMBERS = itertools.count(1)
 
@@ -76,10 +78,12 @@ def embedded_server(
     ready_timeout_s: float = 120,
     ports: Ports | None = None,
     backends: Path | None = None,
+    policy: Path | None = None,
 ) -> Iterator[RunningServer]:
     """Serve `repository`/models with the view of a working directory `repository`, ready when every model is.
 
-    `ports` None takes free ones; `backends` is the folder of backends to serve with instead of this project's. Failure
+    `ports` None takes free ones; `backends` is the folder of backends to serve with instead of this project's. `policy`
+    is a policy file to follow instead of the repository's; it may be replaced while the server runs. Failure
     when a part is missing, a port is taken, a model does not load, or the server is not ready in time; it names the log
     and shows its first errors. On leaving, however that happens, the server, the processes of its models and its
     shared memory are gone.
@@ -93,7 +97,7 @@ def embedded_server(
         private = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="draftyard-server-")))
         stack.callback(_remove_shared_memory, prefix)
         _assemble_backends(private / "backends", files, backends_directory() if backends is None else backends)
-        _mirror(repository.resolve(), private / "repository")
+        _mirror(repository.resolve(), private / "repository", policy)
         argv = _command(files.binary, private, chosen, prefix)
         program = start(argv, cwd=private / "repository", environment=environment, log_path=log_path)
         stop_after_s = [UNREADY_STOP_S]
@@ -176,14 +180,16 @@ def _libpython_directory() -> Path:
     )
 
 
-def _mirror(repository: Path, mirror: Path) -> None:
+def _mirror(repository: Path, mirror: Path, policy: Path | None) -> None:
     """Link every file of `models` and everything beside it: models write `__pycache__` where they are loaded from.
 
     The interpreter of a model ignores PYTHONDONTWRITEBYTECODE, and an artefact must not change by being served.
     """
     mirror.mkdir()
+    if policy is not None:
+        (mirror / POLICY_NAME).symlink_to(policy.resolve())
     for path in repository.iterdir():
-        if path.name != "models":
+        if path.name != "models" and (policy is None or path.name != POLICY_NAME):
             (mirror / path.name).symlink_to(path)
     ignored = shutil.ignore_patterns("__pycache__")
     shutil.copytree(repository / "models", mirror / "models", copy_function=os.symlink, ignore=ignored)

@@ -11,6 +11,7 @@ from draftyard.nouns.errors import Problem, raise_problems
 from draftyard.nouns.gpu import Gpu
 from draftyard.nouns.lane import Lane, SpeculatorKind
 from draftyard.nouns.network import Network, Precision
+from draftyard.nouns.policy import Policy
 from draftyard.nouns.recipe import DraftTargetSpeculator, Recipe, Speculator
 from draftyard.nouns.source import Source
 from draftyard.nouns.speculator_source import SpeculatorNetwork, SpeculatorSource
@@ -47,6 +48,7 @@ class _Table:
     toolchain: Toolchain
     guests_digest: str
     texts: CalibrationTexts | None = None
+    policy: Policy | None = None
     steps: dict[str, Step] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
 
@@ -71,11 +73,12 @@ def draw(
     guests_digest: str,
     texts: CalibrationTexts | None = None,
     heads: tuple[SpeculatorSource, ...] = (),
+    policy: Policy | None = None,
 ) -> Blueprint:
     """The blueprint of a recipe. `drafts` are the models of its draft_target speculators, `heads` the weights of those
     that hang on the target's features, each in the order of the recipe.
 
-    `texts` are those of `quantisation.calibration`.
+    `texts` are those of `quantisation.calibration`; `policy` goes into the repositories of variants that speculate.
 
     Failure lists every combination that is not built, every size that does not fit. Pure: the same values give the same
     keys.
@@ -83,7 +86,7 @@ def draw(
     networks = tuple(draft.network for draft in drafts), tuple(one.network for one in heads)
     raise_problems(recipe_problems(recipe, target.network, *networks))
     raise_problems([one for source, role in _models(target, drafts) for one in source_problems(recipe, source, role)])
-    table = _Table(recipe, target, toolchain, guests_digest, texts)
+    table = _Table(recipe, target, toolchain, guests_digest, texts, policy)
     variants = tuple(
         _variant(table, way, lane, gpu, precision)
         for precision, lane in product(recipe.precisions, recipe.lanes)
@@ -282,6 +285,7 @@ def _repository(table: _Table, name: str, way: Way, lane: Lane, engines: tuple[S
         guests_digest=table.guests_digest,
         ranks=table.recipe.target.tp_size * table.recipe.target.pp_size,
         medusa_heads=medusa_heads(checkpoint.parameters) or None,
+        policy=None if way.speculator is None else table.policy,
     )
     inputs = (*(engine.key for engine in engines), target.tokenizer.digest)
     return table.add(StepKind.REPOSITORY, f"repository {name}", parameters, inputs, (target.path,))

@@ -41,7 +41,6 @@ NAME = ParameterRule("the name of a model", _matches(r"[a-z0-9_]+"))
 WORDS = ParameterRule("names separated by commas", _matches(r"[A-Za-z0-9_-]+(,[A-Za-z0-9_-]+)*"))
 # Relative: the server's working directory is the repository, wherever that is mounted.
 PATH = ParameterRule("a path inside the repository", _matches(r"(?!\.\.(/|$))[^/\s$][^\s$]*"))
-JSON_TEXT = ParameterRule("a JSON object", _matches(r"\{.*\}"))
 CHOICES = ParameterRule("node paths such as {0}, {0, 0}, {1}", _matches(r"\{\d+(, \d+)*\}(, \{\d+(, \d+)*\})*"))
 
 
@@ -116,7 +115,6 @@ _TABLES: Mapping[str, Mapping[str, ParameterRule]] = {
         "tensorrt_llm_model_name": _needed(NAME),
         "tensorrt_llm_draft_model_name": NAME,
         "max_draft_len": COUNT,
-        "policy": JSON_TEXT,
         "policy_file": PATH,
         "skip_special_tokens": FLAG,
         "end_ids": COUNTS,

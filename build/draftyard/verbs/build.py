@@ -4,9 +4,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from draftyard.doors.recipe_files import remember
+from draftyard.doors.repository_files import read_policy
 from draftyard.doors.store import StoreRoots
 from draftyard.nouns.blueprint import Step
 from draftyard.nouns.errors import ExitCode, Failure, Problem, raise_problems
+from draftyard.nouns.policy import Policy
 from draftyard.verbs.build_choices import BuildOptions, build_product, open_store
 from draftyard.verbs.drawing import Drawing, draw_recipe
 from draftyard.verbs.running import Watcher
@@ -29,7 +31,7 @@ def build(recipe: Path, options: BuildOptions, watcher: Watcher) -> tuple[Drawin
     steps are left for hosts with other GPUs; what was finished until then stays, and the next build goes on from there.
     """
     roots = StoreRoots(options.out)
-    drawing = draw_recipe(recipe, roots.cache, options.rehearsal)
+    drawing = draw_recipe(recipe, roots.cache, options.rehearsal, _policy(options))
     for note in drawing.notes:
         watcher.told(note)
     store = open_store(options)
@@ -51,6 +53,10 @@ def build(recipe: Path, options: BuildOptions, watcher: Watcher) -> tuple[Drawin
     )
 
 
+def _policy(options: BuildOptions) -> Policy | None:
+    return None if options.policy is None else read_policy(options.policy)
+
+
 def _raise_elsewhere(steps: tuple[Step, ...]) -> None:
     if not steps:
         return
@@ -69,7 +75,7 @@ def check(recipe: Path, options: BuildOptions, watcher: Watcher) -> None:
     Artefacts share files by hard links, so those of later kinds are read too where they exist: one bad byte in a
     checkpoint is a bad byte in its repositories.
     """
-    drawing = draw_recipe(recipe, StoreRoots(options.out).cache, options.rehearsal)
+    drawing = draw_recipe(recipe, StoreRoots(options.out).cache, options.rehearsal, _policy(options))
     store = open_store(options)
     problems: list[Problem] = []
     for step in drawing.blueprint.steps:

@@ -22,7 +22,8 @@ class BuildOptions:
     """Where to, how far, how much at once; `call` is the command as typed, for the receipts.
 
     `builder` compiles the engines of the tensorrt lane. A `rehearsal` goes the whole way without weights. `cluster` is
-    the address of a Ray cluster whose machines share `out`; None: this machine alone.
+    the address of a Ray cluster whose machines share `out`; None: this machine alone. `policy` is a file that goes into
+    the repositories.
     """
 
     out: Path
@@ -33,6 +34,7 @@ class BuildOptions:
     builder: Builder = _DEFAULT_BUILDER
     cluster: str | None = None
     rehearsal: bool = False
+    policy: Path | None = None
 
 
 def open_store(options: BuildOptions) -> Store:

@@ -13,6 +13,7 @@ from draftyard.nouns.activation_ranges import CalibrationTexts
 from draftyard.nouns.blueprint import Blueprint
 from draftyard.nouns.errors import Problem, raise_problems
 from draftyard.nouns.network import Precision
+from draftyard.nouns.policy import Policy
 from draftyard.nouns.recipe import Recipe
 from draftyard.nouns.source import Source
 from draftyard.nouns.speculator_source import SpeculatorSource
@@ -55,7 +56,7 @@ def read_recipe(path: Path) -> RecipeFile:
     return RecipeFile(path.resolve(), judge_recipe(text.document, text.lines, path.name))
 
 
-def draw_recipe(path: Path, cache: Path | None, rehearsal: bool = False) -> Drawing:
+def draw_recipe(path: Path, cache: Path | None, rehearsal: bool = False, policy: Policy | None = None) -> Drawing:
     """Everything that is decided before any work; weights are read for their digest only, after all checks.
 
     `cache` is where hashes of unchanged model files are remembered. Failure lists what is wrong with the recipe, with
@@ -83,7 +84,7 @@ def draw_recipe(path: Path, cache: Path | None, rehearsal: bool = False) -> Draw
     for source in heads:
         notes.extend(f"{source.kind}: {note}" for note in (*source.notes, *pair_heads(target, source)))
     toolchain = read_toolchain().model_copy(update={"rehearsal": rehearsal})
-    blueprint = draw(recipe, target, drafts, toolchain, guests_digest(), texts, heads)
+    blueprint = draw(recipe, target, drafts, toolchain, guests_digest(), texts, heads, policy)
     keep_tokenizers(cache)
     return Drawing(file, target, drafts, blueprint, tuple(notes), heads)
 

@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 from typing import NoReturn
 
+from draftyard.doors.repository_files import read_policy
 from draftyard.doors.triton import RunningServer, embedded_server
 from draftyard.nouns.errors import ExitCode, Failure
 from draftyard.nouns.repository import ModelName
@@ -22,10 +23,12 @@ def serve(
     ports: Ports | None = None,
     ready_timeout_s: float = 120,
     openai: GatewayOptions | None = None,
+    policy: Path | None = None,
 ) -> ExitCode:
     """Start, print the addresses to stdout, wait for SIGINT or SIGTERM, then let running requests end and stop.
 
-    With `openai` a gateway for OpenAI's API runs in front, and ends before the server does. Returns INTERRUPTED.
+    A `policy` file is followed, also when it is replaced meanwhile. With `openai` a gateway for OpenAI's API runs in
+    front, and ends before the server does. Returns INTERRUPTED.
     Failure when the server does not start or ends by itself, or when the gateway's address or keys cannot be used.
     """
     # A service manager stops with SIGTERM, and a background job of a shell ignores SIGINT: both take the way of Ctrl-C.
@@ -33,7 +36,11 @@ def serve(
         try:
             # Before the server, which takes longer: what is wrong with the gateway's options shows at once.
             opened = None if openai is None else open_gateway(openai)
-            with embedded_server(repository, log_path=log_path, ports=ports, ready_timeout_s=ready_timeout_s) as server:
+            if policy is not None:
+                read_policy(policy)
+            with embedded_server(
+                repository, log_path=log_path, ports=ports, ready_timeout_s=ready_timeout_s, policy=policy
+            ) as server:
                 _announce(server)
                 if opened is not None:
                     print(f"openai   {opened.url}", flush=True)

@@ -1,6 +1,7 @@
 """Speculation with a draft that is a model of its own: draft, verify, stream what stood, and again."""
 
 import hashlib
+import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -143,7 +144,8 @@ class DraftLoop:
     def _rest(self, sequence: DraftedSequence) -> Iterator[EngineStep]:
         """What is left of the sequence, streamed by the target without a draft."""
         inputs = {**sequence.to_target(sequence.left), "streaming": TRUE}
-        for step in ask_engine(self._target, inputs, sequence.request.perf_metrics, sequence.inner_id):
+        perf_metrics, plain = sequence.request.perf_metrics, json.dumps({"num_draft_tokens": 0})
+        for step in ask_engine(self._target, inputs, perf_metrics, sequence.inner_id, plain):
             yield step if step.bare else sequence.take(step, ())
 
     def _drafted(self, sequence: DraftedSequence, count: int, over: Callable[[], bool]) -> tuple[int, ...]:

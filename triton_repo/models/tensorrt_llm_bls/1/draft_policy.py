@@ -2,11 +2,13 @@
 
 import json
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from pathlib import Path
 
 VERSION = 1
+DEFAULT_HYSTERESIS = 1
 KEYS = frozenset({"version", "steps", "hysteresis", "enforced", "evidence"})
 STEP_KEYS = frozenset({"running", "max_draft_len"})
 
@@ -53,7 +55,14 @@ class DraftPolicy:
         enforced = document.get("enforced", False)
         if not isinstance(enforced, bool):
             raise ValueError(f"enforced is {enforced!r} in the policy: true or false")
-        return cls(steps, _whole(document, "hysteresis", 0), enforced)
+        return cls(steps, _whole(document, "hysteresis", 0, DEFAULT_HYSTERESIS), enforced)
+
+    def adopt(self, other: "DraftPolicy") -> None:
+        """Follow another policy from now on; the requests in flight stay counted."""
+        with self._lock:
+            self._steps, self._hysteresis, self._enforced = other._steps, other._hysteresis, other._enforced
+            self._reached = 0
+        self._move(0)
 
     def began(self) -> None:
         """A request came into flight."""
@@ -97,6 +106,40 @@ class DraftPolicy:
             self._changes += self._reached != before
 
 
+class PolicyFile:
+    """A policy that an operator may replace while requests run: the file is looked at every so often.
+
+    No file is no limit. Of a file that cannot be read the old policy stays, and the reason is reported once.
+    """
+
+    def __init__(self, path: Path, policy: DraftPolicy, report: Callable[[str], None]) -> None:
+        self._path = path
+        self._policy = policy
+        self._report = report
+        self._seen: tuple[int, int, int] | None = None
+
+    def load(self) -> None:
+        """Follow what the file says; ValueError when it is no policy."""
+        self._seen = self._signature()
+        self._policy.adopt(DraftPolicy.read(self._path.read_text(encoding="utf-8")) if self._seen else DraftPolicy())
+
+    def poll(self) -> None:
+        """Load the file if it is another one than before."""
+        if self._signature() == self._seen:
+            return
+        try:
+            self.load()
+        except (OSError, ValueError) as error:
+            self._report(f"{self._path} is not followed: {error}")
+
+    def _signature(self) -> tuple[int, int, int] | None:
+        try:
+            found = self._path.stat()
+        except OSError:
+            return None
+        return (found.st_ino, found.st_size, found.st_mtime_ns)
+
+
 def _mapping(value: object, known: frozenset[str], what: str) -> Mapping[str, object]:
     if not isinstance(value, dict):
         raise ValueError(f"{what} is no JSON object")
@@ -106,8 +149,8 @@ def _mapping(value: object, known: frozenset[str], what: str) -> Mapping[str, ob
     return value
 
 
-def _whole(values: Mapping[str, object], key: str, least: int) -> int:
-    value = values.get(key, least)
+def _whole(values: Mapping[str, object], key: str, least: int, default: int | None = None) -> int:
+    value = values.get(key, default)
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
         raise ValueError(f"{key} is {value!r} in the policy: a whole number from {least}")
     return value

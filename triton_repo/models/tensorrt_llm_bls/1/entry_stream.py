@@ -3,7 +3,7 @@
 import threading
 import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -27,7 +27,7 @@ class EntryServices:
     further_end_ids: frozenset[int]
     silent_end: bool
     stall_timeout_s: float
-    ended: Callable[[str, dict[str, int]], None]
+    ended: Callable[[str, Mapping[str, int], Sequence[int]], None]
 
 
 @dataclass
@@ -38,9 +38,30 @@ class Progress:
     generation: Generation | None = None
     drafted: int | None = None
     accepted: int | None = None
+    contradictory: bool = False
+    engine_tokens: int = 0
+    runs: list[int] = field(default_factory=list)
     perf: Mapping[str, Array] = field(default_factory=dict)
     texts: list[str] = field(default_factory=list)
     token_ids: list[int] = field(default_factory=list)
+
+    def count(self, step: EngineStep, last: bool) -> None:
+        """Take over the engine's counts, which are those of all steps so far, and the accepted run of this step.
+
+        Each step brings one token that was not drafted, except that the last one may end within its draft. An engine
+        that counts more than that counts what it refused: its counts are worth nothing.
+        """
+        if not step.token_ids:
+            return
+        before = self.accepted or 0
+        self.drafted = self.drafted if step.drafted is None else step.drafted
+        self.accepted = self.accepted if step.accepted is None else step.accepted
+        gained = len(step.token_ids) - 1 if step.accepted is None else step.accepted - before
+        self.runs.append(max(0, min(gained, len(step.token_ids))))
+        self.engine_tokens += len(step.token_ids)
+        drafted, accepted = self.drafted or 0, self.accepted or 0
+        impossible = accepted > drafted or (not last and accepted > self.engine_tokens - len(self.runs))
+        self.contradictory = self.contradictory or impossible
 
 
 class EntryStream:
@@ -145,10 +166,9 @@ class EntryStream:
                 return
             self._last_step = time.monotonic()
             progress = self._progress
-            progress.drafted = progress.drafted if step.drafted is None else step.drafted
-            progress.accepted = progress.accepted if step.accepted is None else step.accepted
             progress.perf = step.perf or progress.perf
             delta = generation.add(step.token_ids)
+            progress.count(step, delta.finish != "")
             if delta.finish:
                 self._finish(delta)
                 self.stopping = delta.finish == STOP_WORDS
@@ -183,10 +203,12 @@ class EntryStream:
         return arrays
 
     def _statistics(self) -> dict[str, Array]:
-        """Counts of the whole sequence; left out when the engine gave none."""
+        """Counts of the whole sequence; left out when the engine gave none, or some that cannot be."""
         drafted, accepted = self._progress.drafted, self._progress.accepted
         arrays = dict(self._progress.perf)
-        if drafted is not None and accepted is not None:
+        if self._progress.contradictory:
+            log_error(f"tensorrt_llm_bls: the engine counts {accepted} accepted tokens, which its stream denies")
+        elif drafted is not None and accepted is not None:
             arrays["total_draft_tokens"] = np.array([[drafted]], dtype=np.int32)
             arrays["total_accepted_draft_tokens"] = np.array([[accepted]], dtype=np.int32)
             rate = accepted / drafted if drafted else 0.0
@@ -212,8 +234,10 @@ class EntryStream:
             "prompt": progress.prompt.tokens if progress.prompt else 0,
             "output": generation.token_count if generation else 0,
             "steps": max(generation.steps - 1, 0) if generation else 0,
-            "drafted": progress.drafted or 0,
-            "accepted": progress.accepted or 0,
+            "drafted": 0 if progress.contradictory else progress.drafted or 0,
+            "accepted": 0 if progress.contradictory else progress.accepted or 0,
+            "contradictory": int(progress.contradictory),
         }
-        self._services.ended(outcome, counts)
+        runs = () if progress.contradictory else progress.runs[1:]
+        self._services.ended(outcome, counts, runs)
         send(self._sender, answer, final=True)

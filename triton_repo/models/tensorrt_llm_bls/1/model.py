@@ -7,7 +7,7 @@ from pathlib import Path
 from bad_input import BadInput
 from detokeniser import IncrementalDetokeniser
 from draft_loop import DraftLoop
-from draft_policy import DraftPolicy
+from draft_policy import DraftPolicy, PolicyFile
 from engine_calls import OneEngine, TokenSource
 from entry_metrics import EntryMetrics
 from entry_request import EntryDefaults, parse_request
@@ -18,6 +18,7 @@ from tokenizer_files import TokenizerBundle, read_tokenizer
 from watcher import Watcher
 
 CLOSE_WAIT_S = 5.0
+POLICY_FILE = "policy.json"
 
 
 def detokeniser(tokenizer: TokenizerBundle, skip_special_tokens: bool) -> IncrementalDetokeniser:
@@ -28,15 +29,6 @@ def detokeniser(tokenizer: TokenizerBundle, skip_special_tokens: bool) -> Increm
         tokenizer.byte_ids,
         tokenizer.special_ids if skip_special_tokens else frozenset(),
     )
-
-
-def read_policy(parameters: ModelParameters) -> DraftPolicy:
-    """The policy in the parameter `policy`, as JSON, or in the file that `policy_file` names; else no limit."""
-    text = parameters.text("policy", "")
-    file = parameters.text("policy_file", "")
-    if not text and file:
-        text = Path(file).read_text(encoding="utf-8")
-    return DraftPolicy.read(text) if text else DraftPolicy()
 
 
 def token_source(parameters: ModelParameters, policy: DraftPolicy) -> TokenSource:
@@ -63,7 +55,9 @@ class TritonPythonModel:
             parameters.number("default_timeout_s", 300.0), parameters.words("allowed_request_parameters")
         )
         self._max_streams = parameters.integer("max_streams", 512) or 512
-        self._policy = read_policy(parameters)
+        self._policy = DraftPolicy()
+        self._policy_file = PolicyFile(Path(parameters.text("policy_file", POLICY_FILE)), self._policy, log_error)
+        self._policy_file.load()
         self._metrics = EntryMetrics()
         source = token_source(parameters, self._policy)
         self._services = EntryServices(
@@ -75,7 +69,7 @@ class TritonPythonModel:
             ended=self._metrics.ended,
         )
         period_ms = parameters.integer("cancellation_check_period_ms", 100) or 100
-        self._watcher = Watcher(period_ms / 1000, source.stop, log_error)
+        self._watcher = Watcher(period_ms / 1000, source.stop, log_error, self._tick)
         self._watcher.start()
         self._threads = ThreadPoolExecutor(self._max_streams, "stream")
 
@@ -93,6 +87,10 @@ class TritonPythonModel:
         self._threads.shutdown(wait=not self._watcher.running(), cancel_futures=True)
         self._metrics.close()
         release_streams()
+
+    def _tick(self) -> None:
+        self._policy_file.poll()
+        self._metrics.tick(self._policy.limit, self._policy.changes)
 
     def _accept(self, request: Request, sender: Sender) -> None:
         try:

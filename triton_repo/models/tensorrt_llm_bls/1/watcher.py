@@ -31,10 +31,18 @@ class Watcher:
     when an error carries the final flag, and a thread that waits for it cannot be woken.
     """
 
-    def __init__(self, period_s: float, stop: Callable[[str], None], report: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        period_s: float,
+        stop: Callable[[str], None],
+        report: Callable[[str], None],
+        tick: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`tick` is called once a period."""
         self._period_s = period_s
         self._stop = stop
         self._report = report
+        self._tick = tick
         self._streams: dict[str, Watched] = {}
         self._stops: dict[str, Future[None]] = {}
         self._stopping_since: dict[str, float] = {}
@@ -81,6 +89,7 @@ class Watcher:
 
     def _run(self) -> None:
         while not self._closed.wait(self._period_s):
+            self._tick()
             for stream in self.running():
                 stream.watch(time.monotonic())
                 if stream.stopping and stream.started:
