@@ -8,13 +8,20 @@ from tests.fakes.builder_host import host_environment, write_programs
 from tests.fakes.engine_builds import LLAMA_1B, checkpoint
 from tests.fakes.hollow_checkpoint import write_hollow_checkpoint
 
+from draftyard.doors.config_files import read_config
 from draftyard.doors.store import Store, StoreRoots
 from draftyard.nouns.blueprint import Step, StepKind
 from draftyard.nouns.builder import Builder, Runtime
 from draftyard.nouns.engine_build import BuildMode, EngineBuild
 from draftyard.nouns.errors import Failure
 from draftyard.nouns.gpu import Gpu
-from draftyard.rules.build_request import build_parameters, read_build
+from draftyard.nouns.lane import Lane, SpeculatorKind
+from draftyard.nouns.recipe import DraftTargetSpeculator, Limits, Serving
+from draftyard.nouns.repository import RepositoryPlan
+from draftyard.rules.build_argv import build_options
+from draftyard.rules.build_request import build_parameters, draw_build, read_build
+from draftyard.rules.triton_engine import engine_problems
+from draftyard.rules.triton_repository import repository_parameters
 from draftyard.verbs.build_devices import DevicePool, find_devices
 from draftyard.verbs.compile_plans import FACTS_NAME, PlanMaker
 from draftyard.verbs.making import Workplace
@@ -160,3 +167,51 @@ def test_a_full_disk_is_seen_before_the_build(workshop, monkeypatch):
     with pytest.raises(Failure, match="1000 are free") as caught:
         workshop.make()
     assert caught.value.code == 3
+
+
+def test_a_plan_is_made_on_the_capability_of_its_product(workshop, monkeypatch):
+    """Plans are bound to it, and the GPU of the build was not the one assumed (NVIDIA/TensorRT-LLM#222, #3031)."""
+    monkeypatch.setenv("FAKE_COMPUTE", "8.9")
+    with pytest.raises(Failure, match=r"has compute capability 8\.9, h100_sxm has 9\.0") as caught:
+        workshop.make()
+    assert caught.value.code == 3
+
+
+def test_plans_that_went_missing_or_were_changed_are_found(workshop):
+    """A directory with its config alone looks finished (modal-labs/modal-examples#747, NVIDIA/TensorRT-LLM#1038)."""
+    directory, receipt = workshop.make()
+    plan = RepositoryPlan.model_validate(
+        repository_parameters(
+            lane=Lane.TENSORRT,
+            limits=Limits(max_batch_size=8, max_input_len=96, max_seq_len=128),
+            serving=Serving(),
+            speculator=DraftTargetSpeculator(kind=SpeculatorKind.DRAFT_TARGET, path="d", max_draft_len=4),
+            kv_cache_tokens=1024,
+            end_ids=(2,),
+            vocab_size=512,
+            logits_dtype="float32",
+            guests_digest="0" * 64,
+            ranks=2,
+        )["plan"]
+    )
+    config, files = read_config(directory / "config.json"), [record.path for record in receipt.files]
+    assert engine_problems(plan, config, files) == ()
+    (problem,) = engine_problems(plan, config, [name for name in files if name != "rank1.engine"])
+    assert "no rank1.engine" in problem.message and "the log of its build" in problem.hint
+    with (directory / "rank1.engine").open("r+b") as file:
+        file.seek(100)
+        file.write(b"x")
+    store = Store(workshop.roots, {}, ())
+    step = Step(StepKind.ENGINE, "engine target", build_parameters(BUILD), ("0" * 64,), {"tensorrt_llm": "1.2.1"})
+    (found,) = store.check(step)
+    assert "rank1.engine changed since it was built" in found.message
+
+
+def test_input_and_output_make_the_total_that_the_builder_is_given():
+    """An option for the output alone is gone, and the total in its place halves the room (TensorRT-LLM#2057, #1780)."""
+    limits = Limits(max_input_len=2048, max_seq_len=4096, max_num_tokens=4096)
+    draft = DraftTargetSpeculator(kind=SpeculatorKind.DRAFT_TARGET, path="d", max_draft_len=4)
+    options = build_options(draw_build(BUILD.checkpoint, Gpu.H100_SXM, limits, draft, {}))
+    given = ("max_batch_size", "max_input_len", "max_seq_len", "max_num_tokens")
+    assert [options[name] for name in given] == ["8", "2048", "4096", "4096"]
+    assert "max_output_len" not in options
