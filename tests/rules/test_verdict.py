@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from draftyard.nouns.report import Advice, Interval
+from draftyard.nouns.report import Advice
+from draftyard.nouns.report_part import Interval
 from draftyard.nouns.timeline import Arm, Outcome, RequestRecord, Timeline, TokenEvent
 from draftyard.rules.verdict import advise, crossing, find_crossover, judge_domains, judge_tier, pairs_of
 

@@ -11,7 +11,7 @@ from tests.fakes.triton_entry.server import Pace, Running, scripted_entry
 from draftyard.doors.endpoint import Endpoint
 from draftyard.nouns.lane import SpeculatorKind
 from draftyard.nouns.prompt import Message, Prompt
-from draftyard.nouns.report import Verdict
+from draftyard.nouns.report_part import Verdict
 from draftyard.verbs.smoke import ServedVariant, SmokeResult, smoke
 
 VARIANT = ServedVariant("ngram", SpeculatorKind.NGRAM, "0" * 64, Path("repository"), 256, 1024, 4)

@@ -9,7 +9,7 @@ from tests.guests.tokenizers_made import byte_level
 
 from draftyard.doors.endpoint import Endpoint
 from draftyard.nouns.lane import SpeculatorKind
-from draftyard.nouns.report import Verdict
+from draftyard.nouns.report_part import Verdict
 from draftyard.verbs.smoke import ServedVariant, smoke
 
 REPLY = " Boats float along rivers while leaves settle under bridges slowly." * 80

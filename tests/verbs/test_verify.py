@@ -12,12 +12,13 @@ from tests.fakes.triton_entry.server import Pace, scripted_entry
 from draftyard.doors.report_files import read_report
 from draftyard.nouns.errors import Failure
 from draftyard.nouns.lane import SpeculatorKind
-from draftyard.nouns.report import Advice, Report, Verdict
+from draftyard.nouns.report import Advice, Report
+from draftyard.nouns.report_part import Verdict
 from draftyard.nouns.verification import Gates, Verify
 from draftyard.verbs.verify import ServedVariant, ServerUrls, verify
 
 QUICK = Pace(0.0, 0.001, 0.001)
-SLOW = Pace(0.001, 0.005, 0.005)
+SLOW = Pace(0.001, 0.004, 0.004)
 
 
 def write_pack(path: Path, prompts: int = 16) -> Path:
@@ -36,7 +37,7 @@ def variant(kind: SpeculatorKind = SpeculatorKind.NGRAM) -> ServedVariant:
 
 
 def settings(**fields: object) -> Verify:
-    wanted = {"concurrency": (1, 2), "requests_per_tier": 6, "max_tokens": 11, "prompts": "pack.jsonl", **fields}
+    wanted = {"concurrency": (1, 2), "requests_per_tier": 8, "max_tokens": 11, "prompts": "pack.jsonl", **fields}
     return Verify.model_validate(wanted)
 
 
@@ -71,18 +72,19 @@ def test_what_the_script_does_is_what_the_report_says(tmp_path: Path) -> None:
     found = report.variants[0]
     assert [tier.concurrency for tier in found.tiers] == [1, 2]
     tier = found.tiers[0]
-    assert tier.acceptance.histogram == (6, 6, 6, 6, 0)
+    assert tier.acceptance.histogram == (8, 8, 8, 8, 0)
     assert tier.acceptance.acceptance_length == 2.5
     assert tier.acceptance.per_position == (0.75, 2 / 3, 0.5, 0.0)
-    assert tier.baseline.output_tokens == tier.speculative.output_tokens == 6 * 11
+    assert tier.baseline.output_tokens == tier.speculative.output_tokens == 8 * 11
     assert tier.baseline.tokens_per_chunk == 1.0
     assert tier.speculative.tokens_per_chunk == pytest.approx(11 / 5)
     assert tier.baseline.tpot_ms is not None
-    assert 5.0 <= tier.baseline.tpot_ms.mean < 10.0
+    assert 4.0 <= tier.baseline.tpot_ms.mean < 10.0
     assert tier.speedup is not None
     assert 1.5 < tier.speedup < 3.0
     assert tier.advice is Advice.SPECULATE
-    assert (found.losslessness.compared, found.losslessness.identical) == (5 + 12, 17)
+    assert (found.losslessness.compared, found.losslessness.identical) == (5 + 3 * 8, 29)
+    assert (found.losslessness.floor_compared, found.losslessness.floor_identical) == (16, 16)
     assert found.crossover is not None
     assert found.crossover.concurrency is None
     assert "none within the measured range" in found.crossover.text
@@ -97,7 +99,7 @@ def test_every_number_leads_to_its_raw_file(tmp_path: Path) -> None:
         path = tmp_path / "out" / files[tier.evidence].path
         records = [json.loads(line) for line in path.read_text().splitlines()]
         assert len(records) == tier.baseline.requests + tier.speculative.requests
-        assert sum(record["arm"] == "baseline" for record in records) == 6
+        assert sum(record["arm"] == "baseline" for record in records) == 8
         assert {record["prompt_id"] for record in records if record["arm"] == "baseline"} == {
             record["prompt_id"] for record in records if record["arm"] == "speculative"
         }
@@ -153,7 +155,7 @@ def test_missing_evidence_is_not_a_pass(tmp_path: Path) -> None:
 def test_failures_are_counted_by_kind_and_gated(tmp_path: Path) -> None:
     report = run(tmp_path, settings(concurrency=(1,)), Fault.NO_END_MARK)
     tier = report.variants[0].tiers[0]
-    assert tier.baseline.failures == {"truncated": 6}
+    assert tier.baseline.failures == {"truncated": 8}
     assert tier.speedup is None
     assert report.exit_code == 1
     assert "max_error_rate" in {gate.gate for gate in report.gates if gate.verdict is Verdict.FAIL}

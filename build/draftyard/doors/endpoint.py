@@ -162,8 +162,7 @@ class Endpoint:
         """Send one request and yield what comes, as it comes; the last reply has a finish reason.
 
         `EntryFailure` when the entry refuses, fails, or ends without its end mark. Closing the generator closes the
-        stream, which cancels the request. The messages are read as they are, which costs half of what the client's own
-        reader does.
+        stream, which cancels the request. The messages are read as they are, without the client library's results.
         """
         shape = await self.shape(call.model)
         stream = self._infer(iter((_message(call, shape.batched),)), timeout=timeout_s, metadata=WITH_STATUS)
@@ -181,6 +180,17 @@ class Endpoint:
             stream.cancel()
         if last is None or not last.finish_reason:
             raise EntryFailure(EntryFault.FAILED, "the entry's stream ended without its end mark")
+
+    async def prompt_ids(self, call: EntryCall) -> tuple[int, ...]:
+        """The token ids that the server's preprocessing makes of a prompt; Failure when it refuses or is not there."""
+        shape = await self.shape(call.model)
+        inputs = [_infer_input(tensor, shape.batched) for tensor in call.tensors]
+        try:
+            found = await self._client.infer(call.model, inputs, parameters=dict(call.parameters), client_timeout=10.0)
+        except InferenceServerException as error:
+            raise self._unreachable(error) from error
+        length = int(found.as_numpy("REQUEST_INPUT_LEN").reshape(-1)[0])
+        return tuple(int(token) for token in found.as_numpy("INPUT_ID").reshape(-1)[:length])
 
     def _unreachable(self, error: InferenceServerException) -> Failure:
         return Failure(

@@ -27,6 +27,8 @@ class CellFacts(BaseModel):
     client_cpu_cores: float
     records: int
     sha256: str
+    client_lag_ms: float = 0.0
+    kv_cache_share: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +67,8 @@ class EvidenceStore:
         records: Sequence[RequestRecord],
         measured_at: str,
         client_cpu_cores: float,
+        client_lag_ms: float = 0.0,
+        kv_cache_share: float | None = None,
     ) -> Cell:
         """Write the records, then what they are; a killed run leaves no tier that looks finished."""
         folder = self._folder(repository_key, parameters)
@@ -79,6 +83,8 @@ class EvidenceStore:
             client_cpu_cores=client_cpu_cores,
             records=len(records),
             sha256=sha256,
+            client_lag_ms=client_lag_ms,
+            kv_cache_share=kv_cache_share,
         )
         write_whole(folder / CELL_NAME, facts.model_dump_json(indent=2).encode() + b"\n")
         return Cell(facts, tuple(records), self._evidence(folder, sha256, len(data), len(records)), False)

@@ -11,7 +11,8 @@ from rich.text import Text
 
 from draftyard.doors.report_files import write_whole
 from draftyard.nouns.chart import Chart
-from draftyard.nouns.report import Interval, Report, Summary, TierResult, Verdict
+from draftyard.nouns.report import Report, Summary, TierResult
+from draftyard.nouns.report_part import Interval, Verdict
 
 TEMPLATES = Path(__file__).parent / "templates"
 NOTHING = "–"

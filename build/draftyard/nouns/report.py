@@ -1,27 +1,15 @@
 """What a verification found: checks, measurements, verdicts, and the digest of the raw file behind each number."""
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue
+from pydantic import Field, JsonValue
 
 from draftyard.nouns.enums import StrEnum
-from draftyard.nouns.load import Arrival
+from draftyard.nouns.load import Arrival, Profile
+from draftyard.nouns.losslessness import Losslessness
 from draftyard.nouns.policy import Policy
+from draftyard.nouns.report_part import Interval, Part, Verdict
 from draftyard.nouns.verification import Verify
 
 REPORT_SCHEMA = 1
-
-
-class Part(BaseModel):
-    """A part of the report: immutable, unknown keys refused."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class Verdict(StrEnum):
-    """What became of a check or a gate; `skipped` always has its reason."""
-
-    PASS = "pass"
-    FAIL = "fail"
-    SKIPPED = "skipped"
 
 
 class Advice(StrEnum):
@@ -37,13 +25,6 @@ class LoadAxis(StrEnum):
 
     CONCURRENCY = "concurrency"
     REQUEST_RATE = "request_rate"
-
-
-class Interval(Part):
-    """A 95 % interval."""
-
-    low: float
-    high: float
 
 
 class Summary(Part):
@@ -113,6 +94,7 @@ class ArmResult(Part):
     tokens_per_chunk: float | None
     e2e_ms: Summary | None
     count_mismatch_share: float
+    e2e_from_schedule_ms: Summary | None = None
 
 
 class Worth(Part):
@@ -181,24 +163,6 @@ class DomainResult(Part):
     advice: Advice
     reason: str
     evidence: tuple[str, ...]
-
-
-class Divergence(Part):
-    """A prompt whose tokens differ between the arms: where, and at which output token (from 0)."""
-
-    prompt_id: str
-    where: str
-    index: int
-    baseline: tuple[int, ...]
-    speculative: tuple[int, ...]
-
-
-class Losslessness(Part):
-    """Greedy answers with speculation against those without."""
-
-    compared: int
-    identical: int
-    divergences: tuple[Divergence, ...]
 
 
 class Crossover(Part):
@@ -293,6 +257,10 @@ class VariantResult(Part):
     evidence: tuple[EvidenceFile, ...]
     crossings: tuple[LoadCrossing, ...] = ()
     policy: PolicyResult | None = None
+    rate_tiers: tuple[TierResult, ...] = ()
+    proof_tiers: tuple[TierResult, ...] = ()
+    alarms: tuple[str, ...] = ()
+    client_lag_ms: float | None = None
 
 
 class Environment(Part):
@@ -324,4 +292,5 @@ class Report(Part):
     definitions: dict[str, str]
     reproduce: tuple[str, ...]
     method: tuple[str, ...] = ()
+    profile: Profile = Profile.PERF
     extensions: dict[str, JsonValue] = Field(default_factory=dict)

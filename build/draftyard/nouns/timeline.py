@@ -95,9 +95,10 @@ class EntryCall:
 
 @dataclass(frozen=True, slots=True)
 class EntryRequest:
-    """One greedy generation asked of an entry. `num_draft_tokens` None: the engine's own; 0: no speculation.
+    """One generation asked of an entry. `num_draft_tokens` None: the engine's own; 0: no speculation.
 
-    With `chat`, `text` is the JSON list of messages and the server renders the chat template.
+    Greedy without a `temperature`; with one, tokens are drawn with `seed` from the whole distribution. With `chat`,
+    `text` is the JSON list of messages and the server renders the chat template.
     """
 
     text: str
@@ -109,6 +110,8 @@ class EntryRequest:
     min_tokens: int | None = None
     stop_words: tuple[str, ...] = ()
     exclude_input: bool = False
+    temperature: float | None = None
+    seed: int = 0
 
     def call(self) -> EntryCall:
         """The tensors and parameters of this request; options that are unset are not sent."""
@@ -121,6 +124,10 @@ class EntryRequest:
             tensors.append(InputTensor("num_draft_tokens", "INT32", (self.num_draft_tokens,)))
         if self.min_tokens is not None:
             tensors.append(InputTensor("min_tokens", "INT32", (self.min_tokens,)))
+        if self.temperature is not None:
+            tensors.append(InputTensor("temperature", "FP32", (self.temperature,)))
+            tensors.append(InputTensor("top_k", "INT32", (0,)))
+            tensors.append(InputTensor("seed", "UINT64", (self.seed,)))
         if self.exclude_input:
             tensors.append(InputTensor("exclude_input_in_output", "BOOL", (True,)))
         if self.stop_words:

@@ -20,6 +20,9 @@ from draftyard.rules.measure import (
 )
 from draftyard.rules.statistics import summarise
 
+# Answers that came only after a refusal: they are counted, and never measured.
+RECOVERED = "recovered"
+
 
 def block_windows(records: Sequence[RequestRecord]) -> dict[int, tuple[float, float]]:
     """(first sending, last event) of every block, in seconds since the tier's start; failed requests take time too."""
@@ -45,11 +48,33 @@ def arrivals(records: Sequence[RequestRecord]) -> tuple[tuple[float, int], ...]:
     )
 
 
+def from_schedule_s(record: RequestRecord) -> float:
+    """From when the request was due to its last event; from its sending in a closed loop, where nothing is due."""
+    late_s = 0.0 if record.scheduled_s is None else max(0.0, record.sent_s - record.scheduled_s)
+    return late_s + e2e_s(record.timeline)
+
+
+def achieved_rate_share(records: Sequence[RequestRecord]) -> float | None:
+    """Rate of completion over the asked rate in an open loop, the lowest over its blocks; None in a closed one.
+
+    Both over n - 1 gaps, so that the duration of the last request does not count as missing load.
+    """
+    shares = []
+    for block in {record.block for record in records}:
+        listed = [record for record in records if record.block == block and record.scheduled_s is not None]
+        due = [record.scheduled_s or 0.0 for record in listed]
+        ends = [record.sent_s + record.timeline.end_s for record in listed]
+        if len(listed) > 1 and max(ends) > min(ends):
+            shares.append((max(due) - min(due)) / (max(ends) - min(ends)))
+    return min(shares, default=None)
+
+
 def arm_result(records: Sequence[RequestRecord]) -> ArmResult:
     """All figures of one arm; rates are None when nothing succeeded. Raises ValueError if peak < average."""
     everything = [record.timeline for record in records]
-    measured = succeeded(everything)
-    good = [record for record in records if record.timeline in measured]
+    good = [record for record in records if succeeded([record.timeline]) and record.attempts == 1]
+    measured = [record.timeline for record in good]
+    recovered = len(succeeded(everything)) - len(good)
     wall_s = sum(end - start for start, end in block_windows(records).values())
     tokens = sum(timeline.tokens for timeline in measured)
     rate = tokens / wall_s if wall_s > 0 and tokens else None
@@ -62,7 +87,7 @@ def arm_result(records: Sequence[RequestRecord]) -> ArmResult:
     return ArmResult(
         requests=len(records),
         succeeded=len(measured),
-        failures=failures_by_kind(everything),
+        failures={**failures_by_kind(everything), **({RECOVERED: recovered} if recovered else {})},
         output_tokens=tokens,
         wall_s=wall_s,
         output_tokens_per_s=rate,
@@ -77,6 +102,9 @@ def arm_result(records: Sequence[RequestRecord]) -> ArmResult:
         merged_events=sum(gap.merged_events for gap in gaps),
         tokens_per_chunk=tokens / chunks if chunks else None,
         e2e_ms=milliseconds([e2e_s(timeline) for timeline in measured]),
+        e2e_from_schedule_ms=milliseconds(
+            [from_schedule_s(record) for record in good if record.scheduled_s is not None]
+        ),
         count_mismatch_share=sum(timeline.count_mismatch for timeline in measured) / tokens if tokens else 0.0,
     )
 

@@ -9,7 +9,7 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from draftyard.nouns.report import Interval
+from draftyard.nouns.report_part import Interval
 from draftyard.rules.statistics import resample_indices
 
 Figures: TypeAlias = "npt.NDArray[np.float64]"
@@ -38,7 +38,7 @@ def t_quantile(freedom: int, share: float = 0.975) -> float:
         (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384,
         (79 * z**9 + 776 * z**7 + 1482 * z**5 - 1920 * z**3 - 945 * z) / 92160,
     )
-    return z + sum(term / freedom ** (power + 1) for power, term in enumerate(terms))
+    return z + math.fsum(term / math.pow(freedom, power) for power, term in enumerate(terms, 1))
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from draftyard.nouns.report import Interval, LoadAxis, LoadCrossing
+from draftyard.nouns.report import LoadAxis, LoadCrossing
+from draftyard.nouns.report_part import Interval
 from draftyard.rules.clusters import Estimate, Figures
 
 DRAWS = 1000

@@ -21,9 +21,17 @@ DEFINITIONS: dict[str, str] = {
 }
 
 METHOD: tuple[str, ...] = (
-    "Both arms run on one server: num_draft_tokens 0 is the baseline, the engine's own draft length the other arm.",
-    "Closed loop; the arms take turns in small blocks (ABBA) on identical prompts, greedy.",
+    "All arms run on one server: num_draft_tokens 0 is the baseline, the engine's own draft length the other arm; the "
+    "policy's arm drafts by the load of the moment, as the repository does or the client in its place.",
+    "The arms take turns in small blocks (ABBA, three arms in all six orders) on identical prompts, greedy.",
+    "Closed loop: so many requests in flight. Open loop: requests by a clock that waits for no answer, timed from when "
+    "they were due.",
+    "Each request begins with an id of its own, so that a prefix cache has nothing of it; where the recipe keeps the "
+    "cache, each prompt is asked once before.",
     "Each tier asks other prompts as long as the pack lasts; warm-up prompts are never measured.",
-    "Only answers with an end mark and at least one token are measured; failures are counted by kind, never retried.",
+    "Only answers with an end mark and at least one token are measured; failures are counted by kind, and what needed "
+    "a second try is never measured.",
+    "Losslessness: prompts as they are, three times in each arm, in other orders and in company; plain decoding "
+    "against itself gives the noise floor.",
     "Tokens are counted by ids or by the server's counter, never by events.",
 )

@@ -4,19 +4,20 @@ import math
 from collections.abc import Sequence
 
 from draftyard.nouns.policy import Policy, PolicyStep
-from draftyard.nouns.report import Advice, LoadCrossing, PolicyProof, TierResult, Verdict
+from draftyard.nouns.report import Advice, LoadCrossing, PolicyProof, TierResult
+from draftyard.nouns.report_part import Verdict
 
 # With fewer requests in flight than that a step that is left late would hold most of the range.
 LEAST_FOR_HYSTERESIS = 3
 
 
 def decide_policy(
-    tiers: Sequence[TierResult], crossing: LoadCrossing | None, draft_length: int, evidence: str
+    tiers: Sequence[TierResult], crossing: LoadCrossing | None, evidence: str | None = None
 ) -> Policy | None:
-    """Drafts up to the crossing, none from the first whole load above it; None without a closed-loop tier.
+    """The engine's own drafts up to the crossing, none from the first whole load above it; None without such a tier.
 
     Where nothing shows a gain at the lowest load, speculation is off at every load. Where the speed-up stays above 1
-    there is no step: what lies above the measured range was not measured. `evidence` is the digest of what was judged.
+    there is no step: what lies above the measured range was not measured. `evidence` is the digest of the report.
     """
     closed = sorted((tier for tier in tiers if tier.concurrency), key=lambda tier: tier.concurrency)
     if not closed or crossing is None:
@@ -26,14 +27,9 @@ def decide_policy(
         threshold = math.floor(crossing.at) + 1
     elif closed[0].speedup is not None and closed[0].speedup <= 1.0:
         threshold = 1
-    steps = () if threshold is None else _steps(threshold, draft_length)
+    steps = () if threshold is None else (PolicyStep(running=threshold, max_draft_len=0),)
     hysteresis = 1 if threshold is not None and threshold >= LEAST_FOR_HYSTERESIS else 0
     return Policy(version=1, steps=steps, hysteresis=hysteresis, enforced=False, evidence=evidence)
-
-
-def _steps(threshold: int, draft_length: int) -> tuple[PolicyStep, ...]:
-    off = PolicyStep(running=threshold, max_draft_len=0)
-    return (off,) if threshold == 1 else (PolicyStep(running=1, max_draft_len=draft_length), off)
 
 
 def threshold_of(policy: Policy) -> int | None:

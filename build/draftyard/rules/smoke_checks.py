@@ -3,7 +3,9 @@
 import itertools
 from collections.abc import Mapping, Sequence
 
-from draftyard.nouns.report import Check, Divergence, Losslessness, Verdict
+from draftyard.nouns.losslessness import Divergence, Losslessness
+from draftyard.nouns.report import Check
+from draftyard.nouns.report_part import Verdict
 from draftyard.nouns.timeline import Outcome, Timeline
 
 REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
@@ -115,6 +117,12 @@ def joined(parts: Sequence[Losslessness]) -> Losslessness:
         compared=sum(part.compared for part in parts),
         identical=sum(part.identical for part in parts),
         divergences=tuple(one for part in parts for one in part.divergences),
+        floor_compared=sum(part.floor_compared for part in parts),
+        floor_identical=sum(part.floor_identical for part in parts),
+        tolerated_prompts=max((part.tolerated_prompts for part in parts), default=0),
+        relaxed=any(part.relaxed for part in parts),
+        sampled=tuple(one for part in parts for one in part.sampled),
+        notes=tuple(note for part in parts for note in part.notes),
     )
 
 

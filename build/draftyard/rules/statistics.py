@@ -5,7 +5,8 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from draftyard.nouns.report import Interval, Summary
+from draftyard.nouns.report import Summary
+from draftyard.nouns.report_part import Interval
 
 P95_LEAST_SAMPLES = 20
 P99_LEAST_SAMPLES = 100

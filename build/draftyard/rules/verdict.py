@@ -5,19 +5,11 @@ from typing import TypeAlias
 
 import numpy as np
 
-from draftyard.nouns.report import (
-    Advice,
-    ArmResult,
-    Crossover,
-    DomainResult,
-    Interval,
-    LoadAxis,
-    LoadCrossing,
-    TierResult,
-)
+from draftyard.nouns.report import Advice, ArmResult, Crossover, DomainResult, LoadAxis, LoadCrossing, TierResult
+from draftyard.nouns.report_part import Interval
 from draftyard.nouns.timeline import Arm, Outcome, RequestRecord
 from draftyard.rules.acceptance_figures import pooled_acceptance
-from draftyard.rules.arms import arm_result
+from draftyard.rules.arms import achieved_rate_share, arm_result, from_schedule_s
 from draftyard.rules.clusters import Estimate, Figures, estimate
 from draftyard.rules.crossover import crossing, find_crossing
 from draftyard.rules.measure import decode_tokens, e2e_s, ttft_s
@@ -71,7 +63,7 @@ def rate_estimate(pairs: Sequence[Pair]) -> Estimate | None:
     (Little's law), without the idle places at the end of a block.
     """
     rows = [
-        (left.timeline.tokens, e2e_s(left.timeline), right.timeline.tokens, e2e_s(right.timeline))
+        (left.timeline.tokens, from_schedule_s(left), right.timeline.tokens, from_schedule_s(right))
         for left, right in pairs
     ]
     return estimate(np.array(rows, dtype=np.float64), names_of(pairs), log_rate, SEED) if rows else None
@@ -152,6 +144,7 @@ def judge_tier(
         reused=reused,
         turns=len({record.turn for record in records if record.turn >= 0}),
         request_rate=max((record.request_rate for record in records), default=0.0),
+        achieved_rate_share=achieved_rate_share(records),
         worth=worth,
         recovered=sum(record.attempts > 1 for record in records),
     )

@@ -4,7 +4,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from draftyard.nouns.report import Acceptance, Advice, Interval, Worth
+from draftyard.nouns.report import Acceptance, Advice, Worth
+from draftyard.nouns.report_part import Interval
 from draftyard.nouns.timeline import RequestRecord, Timeline
 from draftyard.rules.measure import e2e_s, token_weighted_tpot_s, ttft_s
 from draftyard.rules.statistics import P95_LEAST_SAMPLES, percentile, resample_indices

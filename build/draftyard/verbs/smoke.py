@@ -8,8 +8,10 @@ from pathlib import Path
 
 from draftyard.doors.endpoint import Endpoint, fetch_metrics
 from draftyard.nouns.lane import SpeculatorKind
+from draftyard.nouns.losslessness import Losslessness
+from draftyard.nouns.policy import Policy
 from draftyard.nouns.prompt import Message, Prompt
-from draftyard.nouns.report import Check, Losslessness
+from draftyard.nouns.report import Check
 from draftyard.nouns.timeline import EntryCall, EntryRequest, InputTensor, Timeline, TokenEvent
 from draftyard.rules.smoke_checks import (
     GAUGE,
@@ -48,7 +50,13 @@ OTHER_SCRIPTS = "Repeat exactly: Grüße 🎉 日本語 Привет 🚀 café 
 
 @dataclass(frozen=True, slots=True)
 class ServedVariant:
-    """One repository to verify. Limits are those of its engine; `max_draft_len` 0 for plain decoding."""
+    """One repository to verify. Limits are those of its engine; `max_draft_len` 0 for plain decoding.
+
+    `max_draft_len` counts the nodes of a tree, `draft_depth` the tokens that a step can accept; None where they are the
+    same.
+
+    `policy` is the one that the repository carries; `target` and `precision` name what is served in a golden file.
+    """
 
     name: str
     speculator: SpeculatorKind
@@ -57,6 +65,21 @@ class ServedVariant:
     max_input_len: int
     max_seq_len: int
     max_draft_len: int
+    max_batch_size: int = 256
+    policy: Policy | None = None
+    target: str = ""
+    precision: str = ""
+    draft_depth: int | None = None
+
+    @property
+    def longest_run(self) -> int:
+        """Positions at which acceptance is counted: the depth of a tree, the length of a chain."""
+        return self.max_draft_len if self.draft_depth is None else self.draft_depth
+
+    @property
+    def speculating(self) -> int | None:
+        """`num_draft_tokens` of a request that shall speculate at any load; None where that is the server's default."""
+        return None if self.policy is None else self.max_draft_len
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +167,8 @@ async def _arms(
     started = time.perf_counter()
     requests = lossless_requests(prompts)
     baseline = [await _ask(endpoint, replace(request, num_draft_tokens=0)) for _, request in requests]
-    speculative = [await _ask(endpoint, request) for _, request in requests]
+    asked = [replace(request, num_draft_tokens=variant.speculating) for _, request in requests]
+    speculative = [await _ask(endpoint, request) for request in asked]
     names = [name for name, _ in requests]
     found = losslessness("smoke", list(zip(names, baseline, speculative, strict=True)))
     checks = [check_lossless(found, len(requests)), *check_drafting(speculative, baseline)]

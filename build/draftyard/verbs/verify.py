@@ -1,6 +1,7 @@
 """Proves of served repositories that speculation changes nothing and where it pays; ends in a report."""
 
 import asyncio
+import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
@@ -8,35 +9,44 @@ from pathlib import Path
 from typing import TypeAlias
 
 from draftyard import __version__
-from draftyard.doors.endpoint import Endpoint
 from draftyard.doors.measuring_host import now_utc, read_environment
 from draftyard.doors.prompts import pack_digest, read_prompts
-from draftyard.doors.report_files import Cell, EvidenceStore, write_report
+from draftyard.doors.report_files import EvidenceStore, write_report
+from draftyard.doors.verification_files import read_golden, write_golden, write_junit, write_policy_file
 from draftyard.nouns.digest import digest
 from draftyard.nouns.errors import Failure
+from draftyard.nouns.golden_acceptance import GoldenAcceptance, GoldenRow
 from draftyard.nouns.lane import SpeculatorKind
+from draftyard.nouns.load import Profile
 from draftyard.nouns.prompt import Prompt
-from draftyard.nouns.report import Environment, Losslessness, Report, TierResult, VariantResult
-from draftyard.nouns.timeline import RequestRecord
+from draftyard.nouns.report import Environment, GateResult, Report, VariantResult
 from draftyard.nouns.verification import Verify
-from draftyard.rules.acceptance_figures import pooled_acceptance
+from draftyard.rules.acceptance_alarms import golden_differences, golden_missing, golden_rows
 from draftyard.rules.definitions import DEFINITIONS, METHOD
-from draftyard.rules.gates import find_warnings, judge_gates, outcome_of, report_headline, variant_headline
-from draftyard.rules.load_plan import repeats
-from draftyard.rules.smoke_checks import joined, losslessness
-from draftyard.rules.verdict import find_crossover, judge_domains, judge_tier, pairs_of
-from draftyard.verbs.perf import Load, Show, measure_tiers
-from draftyard.verbs.smoke import ServedVariant, SmokeResult, smoke
+from draftyard.rules.gates import golden_gate, judge_gates, outcome_of, report_headline
+from draftyard.rules.junit import junit_xml
+from draftyard.verbs.perf import Show
+from draftyard.verbs.smoke import ServedVariant
+from draftyard.verbs.variant_verification import Job, Observed, judge, observe, speculative_by_domain
 
-__all__ = ["ServedVariant", "ServerStarter", "ServerUrls", "serve_embedded", "verify"]
+__all__ = ["Effort", "ServedVariant", "ServerStarter", "ServerUrls", "running_server", "serve_embedded", "verify"]
 
 
 @dataclass(frozen=True, slots=True)
 class ServerUrls:
-    """Where a running server listens, host:port each."""
+    """Where a running server listens, host:port each; without a metrics address what needs it is skipped."""
 
     grpc_url: str
     metrics_url: str
+
+
+@dataclass(frozen=True, slots=True)
+class Effort:
+    """How much is looked at: a profile, minutes for everything (None: as long as it takes), golden values to keep."""
+
+    profile: Profile = Profile.PERF
+    minutes: float | None = None
+    golden: Path | None = None
 
 
 # (repository, where its log goes) -> a server that runs while the context is open.
@@ -52,6 +62,16 @@ def serve_embedded(repository: Path, log_path: Path) -> Iterator[ServerUrls]:
         yield ServerUrls(server.address.grpc_url, server.address.metrics_url)
 
 
+def running_server(urls: ServerUrls) -> ServerStarter:
+    """A server that somebody else started, and will stop."""
+
+    @contextmanager
+    def serve(repository: Path, log_path: Path) -> Iterator[ServerUrls]:
+        yield urls
+
+    return serve
+
+
 def verify(
     *,
     repositories: tuple[ServedVariant, ...],
@@ -62,25 +82,22 @@ def verify(
     show: Show,
     serve: ServerStarter = serve_embedded,
     reproduce: tuple[str, ...] = ("make verify",),
+    effort: Effort | None = None,
 ) -> Report:
-    """Serve each repository in turn: smoke, measure, judge. Writes `report.json` and all raw records.
+    """Serve each repository in turn: smoke, measure, judge. Writes the report, JUnit XML, policies and raw records.
 
     `show` gets one line of progress at a time. The report's `exit_code` is 0 when all gates hold, 1 when one fails,
     3 when evidence is missing. Failure when the pack has too few test prompts or a server does not start.
     """
-    measurable = tuple(prompt for prompt in read_prompts(prompts) if prompt.split == "test")
-    needed = max(verify.requests_per_tier, *verify.concurrency)
-    if len(measurable) < needed:
-        raise Failure(
-            f"{prompts} has {len(measurable)} test prompts, a tier asks {needed}",
-            "add prompts with split test, or lower verify.requests_per_tier or verify.concurrency",
-        )
+    effort = Effort() if effort is None else effort
+    golden = None if effort.golden is None else read_golden(effort.golden)
+    measurable = _test_prompts(prompts, verify)
     environment = read_environment()
-    variants = tuple(
-        _verify_one(variant, verify, measurable, artifact_directory, reuse_evidence, show, serve, environment)
-        for variant in repositories
-    )
-    gates = tuple(gate for variant in variants for gate in judge_gates(verify.gates, variant))
+    jobs = _Jobs(verify, effort, measurable, artifact_directory, reuse_evidence, show, serve, environment)
+    found = tuple(jobs.run(variant, left) for variant, left in _with_turns(repositories))
+    variants = tuple(result for result, _ in found)
+    rows = {result.name: golden for result, golden in found}
+    gates = tuple(gate for result in variants for gate in _gates(verify, effort, result, rows[result.name], golden))
     outcome, code = outcome_of(gates)
     report = Report(
         draftyard_version=__version__,
@@ -96,88 +113,107 @@ def verify(
         definitions=DEFINITIONS,
         method=METHOD,
         reproduce=reproduce,
+        profile=effort.profile,
     )
-    write_report(report, artifact_directory / "report.json")
+    _write(report, artifact_directory, tuple(row for listed in rows.values() for row in listed))
     return report
 
 
-def _verify_one(
-    variant: ServedVariant,
+def _test_prompts(path: Path, settings: Verify) -> tuple[Prompt, ...]:
+    measurable = tuple(prompt for prompt in read_prompts(path) if prompt.split == "test")
+    needed = max(settings.requests_per_tier, *settings.concurrency)
+    if len(measurable) < needed:
+        raise Failure(
+            f"{path} has {len(measurable)} test prompts, a tier asks {needed}",
+            "add prompts with split test, or lower verify.requests_per_tier or verify.concurrency",
+        )
+    return measurable
+
+
+def _with_turns(repositories: tuple[ServedVariant, ...]) -> Iterator[tuple[ServedVariant, int]]:
+    """Each variant, and how many that speculate are left: these share the time that is left."""
+    left = sum(variant.speculator is not SpeculatorKind.NONE for variant in repositories)
+    for variant in repositories:
+        yield variant, max(1, left)
+        left -= variant.speculator is not SpeculatorKind.NONE
+
+
+def _gates(
     settings: Verify,
-    prompts: tuple[Prompt, ...],
-    artifact_directory: Path,
-    reuse_evidence: bool,
-    show: Show,
-    serve: ServerStarter,
-    environment: Environment,
-) -> VariantResult:
-    store = EvidenceStore(artifact_directory)
-    host = digest({"processor": environment.processor, "count": environment.processor_count})
-    load = Load(variant.repository_key, prompts, settings, host)
-    busy = environment.load_average_1min > environment.processor_count / 2
-    log_path = artifact_directory / "logs" / f"server-{variant.name}.log"
-    log_path.parent.mkdir(parents=True, exist_ok=True)
-
-    def tell(words: str) -> None:
-        show(f"{variant.name}: {words}")
-
-    async def observe(urls: ServerUrls) -> tuple[str, SmokeResult, tuple[Cell, ...]]:
-        async with Endpoint(urls.grpc_url) as endpoint:
-            identity = await endpoint.identity()
-            tell("smoke checks")
-            found = await smoke(endpoint, urls.metrics_url, variant, prompts)
-            if variant.speculator is SpeculatorKind.NONE:
-                return f"{identity.name} {identity.version}", found, ()
-            cells = await measure_tiers(endpoint, load, store, reuse_evidence, tell)
-        return f"{identity.name} {identity.version}", found, cells
-
-    tell("starting the server")
-    with serve(variant.repository, log_path) as urls:
-        server, found, cells = asyncio.run(observe(urls))
-    repeated = repeats(prompts, len(settings.concurrency), load.tier_size(settings.concurrency[-1]))
-    return _judge(variant, server, found, cells, repeated, busy and not all(cell.reused for cell in cells))
+    effort: Effort,
+    result: VariantResult,
+    rows: tuple[GoldenRow, ...],
+    golden: GoldenAcceptance | None,
+) -> tuple[GateResult, ...]:
+    gates = judge_gates(settings.gates, result, smoke_only=effort.profile is Profile.SMOKE)
+    if golden is None or result.speculator == SpeculatorKind.NONE:
+        return gates
+    return (*gates, golden_gate(result.name, golden_differences(golden, rows), golden_missing(golden, rows)))
 
 
-def _judge(
-    variant: ServedVariant, server: str, found: SmokeResult, cells: tuple[Cell, ...], repeated: bool, busy: bool
-) -> VariantResult:
-    """Turn raw records into results; every result names the digest of the records it came from."""
-    tiers = tuple(_tier(variant, cell) for cell in cells)
-    everything = tuple(record for cell in cells for record in cell.records)
-    lossless = joined([found.losslessness, *(_tier_losslessness(cell.records) for cell in cells)])
-    crossover = find_crossover({cell.records[0].concurrency: cell.records for cell in cells})
-    cores = max((cell.facts.client_cpu_cores for cell in cells), default=None)
-    speculative = [right.timeline for _, right in pairs_of(everything)]
-    return VariantResult(
-        name=variant.name,
-        speculator=variant.speculator.value,
-        repository_key=variant.repository_key,
-        server=server,
-        headline=variant_headline(variant.speculator, tiers, lossless, crossover),
-        checks=found.checks,
-        losslessness=lossless,
-        tiers=tiers,
-        domains=judge_domains(everything, variant.max_draft_len, [cell.file.sha256 for cell in cells]),
-        acceptance=pooled_acceptance(speculative, variant.max_draft_len) if speculative else None,
-        crossover=crossover,
-        client_cpu_cores=cores,
-        warnings=find_warnings(tiers, cores, repeated and bool(cells), busy),
-        evidence=tuple(cell.file for cell in cells),
-    )
+def _write(report: Report, directory: Path, rows: tuple[GoldenRow, ...]) -> None:
+    path = directory / "report.json"
+    write_report(report, path)
+    write_junit(junit_xml(report), directory / "junit.xml")
+    if rows:
+        write_golden(GoldenAcceptance(version=1, rows=rows), directory / "acceptance.json")
+    for variant in report.variants:
+        if variant.policy is not None and variant.policy.source == "client":
+            write_policy_file(variant.policy.policy, path, directory / variant.policy.path)
 
 
-def _tier(variant: ServedVariant, cell: Cell) -> TierResult:
-    return judge_tier(
-        concurrency=cell.records[0].concurrency,
-        records=cell.records,
-        draft_length=variant.max_draft_len,
-        evidence=cell.file.sha256,
-        measured_at=cell.facts.measured_at,
-        reused=cell.reused,
-    )
+@dataclass(frozen=True, slots=True)
+class _Jobs:
+    """What all variants of one run have in common."""
+
+    settings: Verify
+    effort: Effort
+    prompts: tuple[Prompt, ...]
+    directory: Path
+    reuse: bool
+    show: Show
+    serve: ServerStarter
+    environment: Environment
+    started_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "started_s", time.monotonic())
+
+    def run(self, variant: ServedVariant, sharing: int) -> tuple[VariantResult, tuple[GoldenRow, ...]]:
+        """Serve one variant, look at it, judge it; also gives its rows of a golden file."""
+        environment = self.environment
+        host = digest({"processor": environment.processor, "count": environment.processor_count})
+        busy = environment.load_average_1min > environment.processor_count / 2
+        log_path = self.directory / "logs" / f"server-{variant.name}.log"
+        log_path.parent.mkdir(parents=True, exist_ok=True)
+
+        def tell(words: str) -> None:
+            self.show(f"{variant.name}: {words}")
+
+        tell("starting the server")
+        with self.serve(variant.repository, log_path) as urls:
+            job = Job(
+                variant=variant,
+                settings=self.settings,
+                profile=self.effort.profile,
+                prompts=self.prompts,
+                host=host,
+                metrics_url=urls.metrics_url,
+                deadline_s=self._deadline_s(sharing),
+            )
+            seen = asyncio.run(observe(job, urls.grpc_url, EvidenceStore(self.directory), self.reuse, tell))
+        fresh = not all(cell.reused for cell in seen.cells)
+        return judge(job, seen, busy and fresh, f"policies/{variant.name}.json"), _golden_rows(variant, seen)
+
+    def _deadline_s(self, sharing: int) -> float | None:
+        if self.effort.minutes is None:
+            return None
+        now = time.monotonic()
+        return now + max(0.0, self.started_s + 60.0 * self.effort.minutes - now) / sharing
 
 
-def _tier_losslessness(records: tuple[RequestRecord, ...]) -> Losslessness:
-    """The measured pairs say whether the output changed, too, also under load."""
-    pairs = [(left.prompt_id, left.timeline, right.timeline) for left, right in pairs_of(records)]
-    return losslessness(f"concurrency {records[0].concurrency}", pairs)
+def _golden_rows(variant: ServedVariant, seen: Observed) -> tuple[GoldenRow, ...]:
+    answers = speculative_by_domain(seen.tiers)
+    if not answers:
+        return ()
+    return golden_rows(answers, variant.target, variant.speculator.value, variant.precision, variant.max_draft_len)

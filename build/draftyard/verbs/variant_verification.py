@@ -1,0 +1,226 @@
+"""Verifies one served repository: checks, losslessness, where it pays, the policy that follows, and that policy."""
+
+import math
+import time
+from dataclasses import dataclass
+
+from draftyard.doors.endpoint import Endpoint
+from draftyard.doors.report_files import Cell, EvidenceStore
+from draftyard.nouns.lane import SpeculatorKind
+from draftyard.nouns.load import CacheUse, LoadLevel, Profile
+from draftyard.nouns.losslessness import Losslessness
+from draftyard.nouns.policy import Policy
+from draftyard.nouns.prompt import Prompt
+from draftyard.nouns.report import PolicyResult, TierResult, VariantResult
+from draftyard.nouns.timeline import RequestRecord, Timeline
+from draftyard.nouns.verification import Verify
+from draftyard.rules.acceptance_alarms import alarms
+from draftyard.rules.acceptance_figures import pooled_acceptance
+from draftyard.rules.gates import find_warnings, variant_headline
+from draftyard.rules.load_plan import repeats
+from draftyard.rules.next_load import around
+from draftyard.rules.policy_decision import decide_policy, policy_words, prove_policy, threshold_of
+from draftyard.rules.smoke_checks import joined, losslessness
+from draftyard.rules.verdict import by_domain, find_crossings, find_crossover, judge_domains, judge_tier, pairs_of
+from draftyard.verbs.load_client import ArmSettings
+from draftyard.verbs.lossless import LosslessPlan, check_lossless_passes
+from draftyard.verbs.perf import Budget, Load, Measurer, Show
+from draftyard.verbs.replay import EngineReplay
+from draftyard.verbs.smoke import ServedVariant, SmokeResult, smoke
+
+# What a profile does beside the smoke checks: the answers it compares, and tiers beyond those of the recipe.
+LOSSLESS_PLANS = {
+    Profile.PERF: LosslessPlan(each_domain=0, max_tokens=32),
+    Profile.FULL: LosslessPlan(each_domain=1, max_tokens=40, draws=100),
+}
+EXTRA_TIERS = {Profile.PERF: 0, Profile.FULL: 2}
+# With a time to keep, points are added until it is over.
+EXTRA_TIERS_IN_TIME = 8
+EXPLORING_SHARE = 0.55
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One variant to verify, how thoroughly, and until when (by the process's clock; None: until done)."""
+
+    variant: ServedVariant
+    settings: Verify
+    profile: Profile
+    prompts: tuple[Prompt, ...]
+    host: str
+    metrics_url: str
+    deadline_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """Everything that was seen of one variant, before any of it is judged."""
+
+    server: str
+    smoke: SmokeResult
+    lossless: Losslessness | None = None
+    tiers: tuple[Cell, ...] = ()
+    rates: tuple[Cell, ...] = ()
+    proof: tuple[Cell, ...] = ()
+    policy: Policy | None = None
+
+    @property
+    def cells(self) -> tuple[Cell, ...]:
+        """All cells, each once."""
+        return (*self.tiers, *self.rates, *self.proof)
+
+
+async def observe(job: Job, grpc_url: str, store: EvidenceStore, reuse: bool, show: Show) -> Observed:
+    """Ask a running server everything the profile wants to know."""
+    variant = job.variant
+    async with Endpoint(grpc_url) as endpoint:
+        identity = await endpoint.identity()
+        server = f"{identity.name} {identity.version}"
+        show("smoke checks")
+        found = await smoke(endpoint, job.metrics_url, variant, job.prompts)
+        if variant.speculator is SpeculatorKind.NONE or job.profile is Profile.SMOKE:
+            return Observed(server, found)
+        show("the same answers, without and with speculation")
+        source = EngineReplay(variant.repository)
+        plan = LOSSLESS_PLANS[job.profile]
+        lossless = await check_lossless_passes(endpoint, job.prompts, plan, source, variant.speculating)
+        measurer = Measurer(endpoint, _load(job), store, reuse, show)
+        return await _measure(job, measurer, Observed(server, found, lossless), show)
+
+
+def _load(job: Job) -> Load:
+    return Load(
+        repository_key=job.variant.repository_key,
+        prompts=job.prompts,
+        settings=job.settings,
+        host=job.host,
+        draft_length=job.variant.max_draft_len,
+        most_concurrency=max(2 * job.variant.max_batch_size, job.settings.concurrency[-1]),
+        metrics_url=job.metrics_url,
+    )
+
+
+async def _measure(job: Job, measurer: Measurer, seen: Observed, show: Show) -> Observed:
+    """Tiers first; then, where the profile is full, the policy that follows from them, in a third arm."""
+    variant = job.variant
+    full = job.profile is Profile.FULL
+    arms = ArmSettings(variant.max_draft_len, variant.policy, served=variant.policy is not None)
+    extra = EXTRA_TIERS[job.profile] if job.deadline_s is None else EXTRA_TIERS_IN_TIME
+    if job.deadline_s is not None:
+        now = time.monotonic()
+        share = EXPLORING_SHARE if full else 1.0
+        measurer.budget = Budget(now + share * (job.deadline_s - now))
+    tiers = await measurer.explore(arms, extra)
+    records = _records(tiers)
+    judged = _judged(variant, tiers)
+    crossing = next((one for one in find_crossings(records) if one.domain == "all"), None)
+    policy = variant.policy if variant.policy is not None else decide_policy(judged, crossing)
+    if policy is not None:
+        show(f"policy: {policy_words(policy)}")
+        arms = ArmSettings(variant.max_draft_len, policy, served=variant.policy is not None)
+    measurer.budget.deadline_s = job.deadline_s
+    measured = tuple(tier.concurrency for tier in judged)
+    proof: tuple[Cell, ...] = ()
+    if full and policy is not None:
+        proof = await measurer.prove(arms, proof_levels(policy, measured, arms.served))
+    rates = await measurer.rates(arms if full else ArmSettings(variant.max_draft_len))
+    return Observed(seen.server, seen.smoke, seen.lossless, tiers, rates, proof, policy)
+
+
+def proof_levels(policy: Policy, measured: tuple[int, ...], served: bool) -> tuple[LoadLevel, ...]:
+    """Loads at which a policy is to be proved, those next to its threshold first.
+
+    Where the server applies it, the explored tiers have the policy's arm already, and only new ones are added.
+    """
+    threshold = threshold_of(policy)
+    extra = () if threshold is None else around(threshold, measured if served else ())
+    if served:
+        return tuple(LoadLevel(load) for load in extra)
+    middle = math.log2(threshold) if threshold is not None else math.log2(max(measured))
+    rest = sorted(measured, key=lambda load: abs(math.log2(load) - middle))
+    return tuple(LoadLevel(load) for load in dict.fromkeys((*extra, *rest)))
+
+
+def _records(cells: tuple[Cell, ...]) -> tuple[RequestRecord, ...]:
+    return tuple(record for cell in cells for record in cell.records)
+
+
+def _judged(variant: ServedVariant, cells: tuple[Cell, ...]) -> tuple[TierResult, ...]:
+    return tuple(
+        judge_tier(
+            concurrency=cell.records[0].concurrency,
+            records=cell.records,
+            draft_length=variant.longest_run,
+            evidence=cell.file.sha256,
+            measured_at=cell.facts.measured_at,
+            reused=cell.reused,
+            kv_cache_share=cell.facts.kv_cache_share,
+        )
+        for cell in cells
+    )
+
+
+def speculative_by_domain(cells: tuple[Cell, ...]) -> dict[str, list[Timeline]]:
+    """The speculative answers that count, by domain."""
+    grouped = by_domain(_records(cells))
+    return {domain: [right.timeline for _, right in pairs] for domain, pairs in grouped.items()}
+
+
+def judge(job: Job, seen: Observed, busy: bool, policy_path: str) -> VariantResult:
+    """Turn raw records into results; every result names the digest of the records it came from."""
+    variant, settings = job.variant, job.settings
+    tiers, rates, proof = (_judged(variant, cells) for cells in (seen.tiers, seen.rates, seen.proof))
+    everything = _records((*seen.tiers, *seen.rates))
+    parts = [seen.smoke.losslessness] if seen.lossless is None else [seen.smoke.losslessness, seen.lossless]
+    if settings.prefix_cache is CacheUse.KEPT:
+        parts += [_tier_losslessness(cell.records) for cell in seen.tiers]
+    lossless = joined(parts)
+    crossover = find_crossover({cell.records[0].concurrency: cell.records for cell in seen.tiers})
+    cores = max((cell.facts.client_cpu_cores for cell in seen.cells), default=None)
+    lag_ms = max((cell.facts.client_lag_ms for cell in seen.cells), default=None)
+    speculative = [right.timeline for _, right in pairs_of(everything)]
+    acceptance = pooled_acceptance(speculative, variant.longest_run) if speculative else None
+    load = _load(job)
+    sizes = sum(load.level_size(LoadLevel(tier.concurrency)) for tier in tiers)
+    repeated = bool(tiers) and repeats(job.prompts, 1, sizes)
+    found_alarms = alarms(acceptance, tiers, variant.longest_run)
+    return VariantResult(
+        name=variant.name,
+        speculator=variant.speculator.value,
+        repository_key=variant.repository_key,
+        server=seen.server,
+        headline=variant_headline(variant.speculator, tiers, lossless, crossover),
+        checks=seen.smoke.checks,
+        losslessness=lossless,
+        tiers=tiers,
+        domains=judge_domains(everything, variant.longest_run, [cell.file.sha256 for cell in seen.tiers]),
+        acceptance=acceptance,
+        crossover=crossover,
+        client_cpu_cores=cores,
+        warnings=(*find_warnings((*tiers, *rates, *proof), cores, repeated, busy, lag_ms), *found_alarms),
+        evidence=tuple(cell.file for cell in seen.cells),
+        crossings=find_crossings(everything),
+        policy=_policy(job, seen, (*tiers, *rates, *proof), policy_path),
+        rate_tiers=rates,
+        proof_tiers=proof,
+        alarms=found_alarms,
+        client_lag_ms=lag_ms,
+    )
+
+
+def _policy(job: Job, seen: Observed, tiers: tuple[TierResult, ...], path: str) -> PolicyResult | None:
+    if seen.policy is None:
+        return None
+    return PolicyResult(
+        policy=seen.policy,
+        words=policy_words(seen.policy),
+        source="client" if job.variant.policy is None else "repository",
+        path=path,
+        proof=prove_policy(tiers, job.settings.gates.policy_tolerance),
+    )
+
+
+def _tier_losslessness(records: tuple[RequestRecord, ...]) -> Losslessness:
+    """Where prompts go out as they are, the measured pairs say whether the output changed, too, also under load."""
+    pairs = [(left.prompt_id, left.timeline, right.timeline) for left, right in pairs_of(records)]
+    return losslessness(f"concurrency {records[0].concurrency}", pairs)
