@@ -137,10 +137,20 @@ class Client:
         **values: object,
     ) -> None:
         """Send one request."""
+        self.send(request_id, _inputs(values), parameters, model)
+
+    def send(
+        self,
+        request_id: str,
+        inputs: list[grpc_client.InferInput],
+        parameters: Mapping[str, object] | None = None,
+        model: str = "tensorrt_llm_bls",
+    ) -> None:
+        """Send one request with tensors as they are."""
         self._answers[request_id] = queue.Queue()
         self._client.async_stream_infer(
             model,
-            _inputs(values),
+            inputs,
             request_id=request_id,
             parameters=dict(parameters or {}),
             enable_empty_final_response=True,

@@ -96,6 +96,7 @@ class EntryDefaults:
 def parse_request(inputs: Mapping[str, Array], parameters_json: str, defaults: EntryDefaults) -> EntryRequest:
     """Inputs by name, each with a batch of one, and the request parameters; BadInput says what to change."""
     check_batch(inputs)
+    check_texts(inputs)
     check_offered(inputs)
     check_ranges(inputs)
     parameters = read_parameters(parameters_json, defaults.extra_parameters)
@@ -128,6 +129,13 @@ def check_batch(inputs: Mapping[str, Array]) -> None:
     prompts = inputs["text_input"].size
     if prompts != 1 or any(array.ndim and array.shape[0] > 1 for array in inputs.values()):
         raise BadInput("one prompt a request: send several requests, they are decoded together")
+
+
+def check_texts(inputs: Mapping[str, Array]) -> None:
+    """Refuse bytes that are no text, also in what is only passed on."""
+    for name, array in inputs.items():
+        if array.dtype.kind in "OS" and any("\0" in text for text in text_list(inputs, name)):
+            raise BadInput(f"{name} holds a NUL character")
 
 
 def check_offered(inputs: Mapping[str, Array]) -> None:
