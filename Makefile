@@ -2,7 +2,7 @@
 RECIPE ?= engines/recipes/demo.yaml
 DRAFTYARD = .venv/bin/draftyard
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-dev demo demo-models build build-engines triton-repo serve verify report test test-long lint golden bench-engine bench-convert clean
+.PHONY: help setup setup-dev demo demo-models build build-engines triton-repo serve verify report test test-long lint golden bench-engine bench-convert bench-gateway clean
 
 help: ## show the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  \1\t\2/p' Makefile | expand -t 20
@@ -33,5 +33,7 @@ bench-engine: setup-dev demo-models ## decode speed of the reference engine agai
 	@.venv/bin/python -m benchmarks.engine engines/out/models/smollm2-135m-instruct
 bench-convert: setup-dev ## speed and memory of converting 8 and 16 GB, beside a copy and transformers (32 GB of disk)
 	@.venv/bin/python -m benchmarks.convert
+bench-gateway: setup-dev ## CPU time of the OpenAI gateway per streamed token, beside reading over gRPC
+	@.venv/bin/python -m benchmarks.gateway
 clean: ## remove what was generated (never build/: that is the source)
 	rm -rf engines/out triton_repo/out deploy/out dist .pytest_cache .mypy_cache .ruff_cache

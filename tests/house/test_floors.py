@@ -115,6 +115,7 @@ def test_one_door_for_each_library_that_touches_the_world() -> None:
     assert importers("subprocess", package_files()) == {"doors/shell.py"}
     assert importers("safetensors", package_files()) <= {"doors/tensors.py"}
     assert importers("tritonclient", package_files()) == {"doors/endpoint.py", "doors/model_config.py"}
+    assert importers("starlette", package_files()) == importers("uvicorn", package_files()) == {"doors/http_front.py"}
     sockets = {name for library in ("socket", "asyncio") for name in importers(library, package_files())}
     assert {name for name in sockets if not name.startswith(("doors/", "verbs/"))} == set()
 
