@@ -163,10 +163,21 @@ def _serve(arguments: argparse.Namespace, call: tuple[str, ...]) -> int:
 
 def _verify(arguments: argparse.Namespace, call: tuple[str, ...]) -> int:
     from draftyard.cli_show import print_json, tell
+    from draftyard.nouns.load import Profile
     from draftyard.verbs.prove import ProveOptions, prove
     from draftyard.verbs.render import summarise
+    from draftyard.verbs.verify import Effort
 
-    options = ProveOptions(arguments.out, arguments.artifact_dir, arguments.again, tuple(arguments.variant))
+    options = ProveOptions(
+        out=arguments.out,
+        artifact_directory=arguments.artifact_dir,
+        again=arguments.again,
+        variants=tuple(arguments.variant),
+        effort=Effort(Profile(arguments.profile), arguments.minutes, arguments.golden),
+        policy=arguments.policy,
+        url=arguments.url,
+        metrics_url=arguments.metrics_url,
+    )
     report, page = prove(arguments.recipe, options, tell)
     if arguments.format == "json":
         print_json(report.model_dump(mode="json"))
@@ -236,7 +247,9 @@ def _demo_model(arguments: argparse.Namespace, call: tuple[str, ...]) -> int:
 
     models = demo_model(arguments.directory, arguments.wheel)
     if arguments.format == "json":
-        print_json({"target": str(models.target_dir), "draft": str(models.draft_dir), "sha256": dict(models.digests)})
+        made = {"target": models.target_dir, "draft": models.draft_dir}
+        made |= {"medusa": models.medusa_dir, "eagle": models.eagle_dir}
+        print_json({**{name: str(path) for name, path in made.items()}, "sha256": dict(models.digests)})
     else:
         for name, digest in models.digests:
             print(f"{digest}  {arguments.directory / name}")
