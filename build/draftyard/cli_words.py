@@ -121,6 +121,17 @@ def _add_proving(commands: Commands) -> None:
     verify.add_argument("--artifact-dir", type=Path, help="report and evidence (default: deploy/out/NAME)")
     verify.add_argument("--again", action="store_true", help="measure anew, also what was measured before")
     verify.add_argument("--variant", action="append", default=[], help="only this variant; may be given again")
+    verify.add_argument(
+        "--profile",
+        choices=("smoke", "perf", "full"),
+        default="perf",
+        help="whether it serves, where it pays, or everything and the policy that follows (default: perf)",
+    )
+    verify.add_argument("--minutes", type=_positive, help="time for everything; loads near the crossing come first")
+    verify.add_argument("--policy", type=Path, metavar="FILE", help="the policy they were packaged with")
+    verify.add_argument("--golden", type=Path, metavar="FILE", help="acceptance.json of a release to compare with")
+    verify.add_argument("--url", metavar="HOST:GRPC_PORT", help="a running server, in place of an embedded one")
+    verify.add_argument("--metrics-url", metavar="HOST:PORT", help="where its metrics are")
     _format(verify)
     fidelity = _command(commands, "fidelity", "tell what FP8 costs: next tokens that change against 16 bit")
     _recipe(fidelity)

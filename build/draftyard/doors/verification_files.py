@@ -16,9 +16,12 @@ def write_junit(text: str, path: Path) -> None:
     write_whole(path, text.encode("utf-8"))
 
 
-def write_policy_file(policy: Policy, report: Path, path: Path) -> None:
-    """The policy with the digest of the report that it was decided in, as `draftyard package --policy` reads it."""
-    sha256 = hashlib.sha256(report.read_bytes()).hexdigest()
+def write_policy_file(policy: Policy, report: Path | None, path: Path) -> None:
+    """The policy as `draftyard package --policy` and a running entry read it.
+
+    `report` is the file that it was decided in, whose digest goes into it; None while there is none yet.
+    """
+    sha256 = None if report is None else hashlib.sha256(report.read_bytes()).hexdigest()
     proven = policy.model_copy(update={"evidence": sha256})
     write_whole(path, proven.model_dump_json(indent=2).encode() + b"\n")
 

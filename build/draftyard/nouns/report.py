@@ -208,7 +208,8 @@ class PolicyProof(Part):
 class PolicyResult(Part):
     """The policy that follows from the tiers, and what measuring it gave.
 
-    `source` is `repository` when the server applied it, `client` when the load client chose draft lengths by it.
+    `source` is `repository` when that carries it, `server` when the running server was given it, `client` when the load
+    client chose draft lengths in its place.
     """
 
     policy: Policy

@@ -63,7 +63,7 @@ class Load:
             "request_rate": level.request_rate,
             "arrival": level.arrival.value,
             "arms": [arm.value for arm in arms],
-            "policy": None if policy is None else digest(policy.model_dump(mode="json")),
+            "policy": None if policy is None else digest(policy.model_dump(mode="json", exclude={"evidence"})),
             "prefix_cache": self.settings.prefix_cache.value,
             "random_seed": self.settings.random_seed,
             "retries": self.settings.retries,

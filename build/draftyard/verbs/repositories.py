@@ -6,6 +6,7 @@ from pathlib import Path
 from draftyard.doors.store import Store, StoreRoots
 from draftyard.nouns.blueprint import StepKind, Variant
 from draftyard.nouns.errors import ExitCode, Failure, Problem, raise_problems
+from draftyard.nouns.policy import Policy
 from draftyard.verbs.drawing import Drawing, draw_recipe
 
 
@@ -17,12 +18,14 @@ class Packaged:
     repository: Path
 
 
-def packaged(recipe: Path, out: Path, names: tuple[str, ...] = ()) -> tuple[Drawing, tuple[Packaged, ...]]:
-    """The repositories of the variants `names` (all when empty), in the recipe's order.
+def packaged(
+    recipe: Path, out: Path, names: tuple[str, ...] = (), policy: Policy | None = None
+) -> tuple[Drawing, tuple[Packaged, ...]]:
+    """The repositories of the variants `names` (all when empty), in the recipe's order, as packaged with `policy`.
 
     Failure when a name is unknown (exit code 2) or a repository was not made yet (exit code 3).
     """
-    drawing = draw_recipe(recipe, StoreRoots(out).cache)
+    drawing = draw_recipe(recipe, StoreRoots(out).cache, policy=policy)
     known = [variant.name for variant in drawing.blueprint.variants]
     unknown = [name for name in names if name not in known]
     if unknown:
@@ -52,6 +55,13 @@ def repository_to_serve(given: Path, out: Path, name: str | None) -> Path:
 
 def _locate(drawing: Drawing, chosen: tuple[Variant, ...], recipe: Path, out: Path) -> tuple[Packaged, ...]:
     store = Store(StoreRoots(out), {}, ())
+    raise_problems(
+        [
+            Problem(f"{variant.name} has no Triton repository", "serve its engine with trtllm-serve; see its receipt")
+            for variant in chosen
+            if not variant.packaged
+        ]
+    )
     hint = f"run: draftyard package {recipe}" + ("" if out == Path() else f" --out {out}")
     missing = [
         Problem(f"the repository of {variant.name} was not made yet", hint)

@@ -1,11 +1,14 @@
 """Verifies one served repository: checks, losslessness, where it pays, the policy that follows, and that policy."""
 
+import asyncio
 import math
 import time
 from dataclasses import dataclass
+from pathlib import Path
 
 from draftyard.doors.endpoint import Endpoint
 from draftyard.doors.report_files import Cell, EvidenceStore
+from draftyard.doors.verification_files import write_policy_file
 from draftyard.nouns.lane import SpeculatorKind
 from draftyard.nouns.load import CacheUse, LoadLevel, Profile
 from draftyard.nouns.losslessness import Losslessness
@@ -37,11 +40,16 @@ EXTRA_TIERS = {Profile.PERF: 0, Profile.FULL: 2}
 # With a time to keep, points are added until it is over.
 EXTRA_TIERS_IN_TIME = 8
 EXPLORING_SHARE = 0.55
+# The entry looks at its policy file ten times a second.
+POLICY_SEEN_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One variant to verify, how thoroughly, and until when (by the process's clock; None: until done)."""
+    """One variant to verify, how thoroughly, and until when (by the process's clock; None: until done).
+
+    `live_policy` is a file that the running server follows; without one the client chooses draft lengths in its place.
+    """
 
     variant: ServedVariant
     settings: Verify
@@ -50,6 +58,7 @@ class Job:
     host: str
     metrics_url: str
     deadline_s: float | None = None
+    live_policy: Path | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +72,7 @@ class Observed:
     rates: tuple[Cell, ...] = ()
     proof: tuple[Cell, ...] = ()
     policy: Policy | None = None
+    applied_by: str = "client"
 
     @property
     def cells(self) -> tuple[Cell, ...]:
@@ -117,14 +127,26 @@ async def _measure(job: Job, measurer: Measurer, seen: Observed, show: Show) -> 
     policy = variant.policy if variant.policy is not None else decide_policy(judged, crossing)
     if policy is not None:
         show(f"policy: {policy_words(policy)}")
-        arms = ArmSettings(variant.max_draft_len, policy, served=variant.policy is not None)
+        arms = ArmSettings(variant.max_draft_len, policy, served=await _deployed(job, policy))
     measurer.budget.deadline_s = job.deadline_s
     measured = tuple(tier.concurrency for tier in judged)
     proof: tuple[Cell, ...] = ()
     if full and policy is not None:
-        proof = await measurer.prove(arms, proof_levels(policy, measured, arms.served))
+        proof = await measurer.prove(arms, proof_levels(policy, measured, variant.policy is not None))
     rates = await measurer.rates(arms if full else ArmSettings(variant.max_draft_len))
-    return Observed(seen.server, seen.smoke, seen.lossless, tiers, rates, proof, policy)
+    by = "repository" if variant.policy is not None else "server" if arms.served else "client"
+    return Observed(seen.server, seen.smoke, seen.lossless, tiers, rates, proof, policy, by)
+
+
+async def _deployed(job: Job, policy: Policy) -> bool:
+    """True when the server itself follows the policy; a file that it looks at is replaced by this one."""
+    if job.variant.policy is not None:
+        return True
+    if job.live_policy is None:
+        return False
+    write_policy_file(policy, None, job.live_policy)
+    await asyncio.sleep(POLICY_SEEN_S)
+    return True
 
 
 def proof_levels(policy: Policy, measured: tuple[int, ...], served: bool) -> tuple[LoadLevel, ...]:
@@ -214,7 +236,7 @@ def _policy(job: Job, seen: Observed, tiers: tuple[TierResult, ...], path: str) 
     return PolicyResult(
         policy=seen.policy,
         words=policy_words(seen.policy),
-        source="client" if job.variant.policy is None else "repository",
+        source=seen.applied_by,
         path=path,
         proof=prove_policy(tiers, job.settings.gates.policy_tolerance),
     )

@@ -18,6 +18,7 @@ from draftyard.nouns.errors import Failure
 from draftyard.nouns.golden_acceptance import GoldenAcceptance, GoldenRow
 from draftyard.nouns.lane import SpeculatorKind
 from draftyard.nouns.load import Profile
+from draftyard.nouns.policy import Policy
 from draftyard.nouns.prompt import Prompt
 from draftyard.nouns.report import Environment, GateResult, Report, VariantResult
 from draftyard.nouns.verification import Verify
@@ -34,10 +35,14 @@ __all__ = ["Effort", "ServedVariant", "ServerStarter", "ServerUrls", "running_se
 
 @dataclass(frozen=True, slots=True)
 class ServerUrls:
-    """Where a running server listens, host:port each; without a metrics address what needs it is skipped."""
+    """Where a running server listens, host:port each; without a metrics address what needs it is skipped.
+
+    `live_policy` is a file that the server follows while it runs, if there is one.
+    """
 
     grpc_url: str
     metrics_url: str
+    live_policy: Path | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,10 +61,14 @@ ServerStarter: TypeAlias = Callable[[Path, Path], AbstractContextManager[ServerU
 @contextmanager
 def serve_embedded(repository: Path, log_path: Path) -> Iterator[ServerUrls]:
     """The embedded server on free loopback ports, stopped at the end."""
-    from draftyard.doors.triton import embedded_server
+    from draftyard.doors.triton import POLICY_NAME, embedded_server
 
-    with embedded_server(repository, log_path=log_path) as server:
-        yield ServerUrls(server.address.grpc_url, server.address.metrics_url)
+    # A repository that carries a policy is served with that one, any other with one that can still be written.
+    policy = None if (repository / POLICY_NAME).exists() else log_path.with_suffix(".policy.json")
+    if policy is not None:
+        write_policy_file(Policy(version=1, steps=()), None, policy)
+    with embedded_server(repository, log_path=log_path, policy=policy) as server:
+        yield ServerUrls(server.address.grpc_url, server.address.metrics_url, policy)
 
 
 def running_server(urls: ServerUrls) -> ServerStarter:
@@ -158,7 +167,7 @@ def _write(report: Report, directory: Path, rows: tuple[GoldenRow, ...]) -> None
     if rows:
         write_golden(GoldenAcceptance(version=1, rows=rows), directory / "acceptance.json")
     for variant in report.variants:
-        if variant.policy is not None and variant.policy.source == "client":
+        if variant.policy is not None and variant.policy.source != "repository":
             write_policy_file(variant.policy.policy, path, directory / variant.policy.path)
 
 
@@ -200,6 +209,7 @@ class _Jobs:
                 host=host,
                 metrics_url=urls.metrics_url,
                 deadline_s=self._deadline_s(sharing),
+                live_policy=urls.live_policy,
             )
             seen = asyncio.run(observe(job, urls.grpc_url, EvidenceStore(self.directory), self.reuse, tell))
         fresh = not all(cell.reused for cell in seen.cells)
@@ -216,4 +226,4 @@ def _golden_rows(variant: ServedVariant, seen: Observed) -> tuple[GoldenRow, ...
     answers = speculative_by_domain(seen.tiers)
     if not answers:
         return ()
-    return golden_rows(answers, variant.target, variant.speculator.value, variant.precision, variant.max_draft_len)
+    return golden_rows(answers, variant.target, variant.speculator.value, variant.precision, variant.longest_run)
