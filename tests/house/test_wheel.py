@@ -39,6 +39,7 @@ def test_the_wheel_holds_the_package_and_nothing_else(wheel: Path) -> None:
         **sources(GUESTS, "draftyard/triton_repo/models/", GUESTS),
         **sources(BACKENDS, "draftyard/triton_repo/backends/", BACKENDS),
         "draftyard/toolchain.yaml": ROOT / "engines" / "toolchain.yaml",
+        "draftyard/prediction.json": ROOT / "engines" / "prediction.json",
     }
     with zipfile.ZipFile(wheel) as archive:
         found = {name for name in archive.namelist() if ".dist-info/" not in name}
