@@ -19,7 +19,7 @@ from draftyard.nouns.digest import Json
 from draftyard.nouns.errors import ExitCode, Failure, Problem, raise_problems
 from draftyard.nouns.network import Network
 from draftyard.nouns.tensor import TensorHeader, TensorSpec, TensorType
-from draftyard.rules.casting import STORAGE, CastTensor, Losses, cast
+from draftyard.rules.casting import STORAGE, CastTensor, Losses, Scratch, cast
 from draftyard.rules.families.family import Rule
 from draftyard.rules.float8 import Quantiser, nan_bytes
 from draftyard.rules.shards import (
@@ -120,6 +120,7 @@ class _Buffers(threading.local):
     def __init__(self) -> None:
         self._raw = np.empty(0, dtype=np.uint8)
         self._cast = np.empty(0, dtype=np.uint8)
+        self.scratch = Scratch()
 
     def raw(self, size_bytes: int) -> memoryview:
         """Room for what is read."""
@@ -262,7 +263,7 @@ def _convert(task: _Task, large: bool, buffers: _Buffers, stop: threading.Event)
         data = raw[: count * row_bytes]
         file.read_into(header.name, begin * row_bytes, data, once=large)
         if task.quantiser is None:
-            result = cast(data, (count, columns), header.type, task.type, out)
+            result = cast(data, (count, columns), header.type, task.type, out, buffers.scratch)
         else:
             result = _quantised(data, (count, columns), header.type, task.quantiser)
         losses += result.losses
