@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TypeAlias
 
 import yaml
@@ -61,3 +62,8 @@ def _walk(node: yaml.Node, place: Place, name: str, lines: dict[Place, int], pro
                 )
             lines[inner] = line
             _walk(value, inner, name, lines, problems)
+
+
+def write_yaml(path: Path, document: Mapping[str, Json]) -> None:
+    """Write a mapping, keys sorted, so that equal values give equal bytes."""
+    path.write_text(yaml.safe_dump(dict(document), sort_keys=True, allow_unicode=True), encoding="utf-8")

@@ -60,8 +60,15 @@ class Variant:
 
     @property
     def repository_key(self) -> str:
-        """Key of the Triton repository this variant ends in."""
+        """Key of the Triton repository this variant ends in; ValueError where it ends in an engine."""
+        if not self.packaged:
+            raise ValueError(f"{self.name} has no repository")
         return self.step_keys[-1]
+
+    @property
+    def packaged(self) -> bool:
+        """Whether a Triton repository is made of it; engines of the llmapi lane are served by trtllm-serve."""
+        return self.lane is not Lane.LLMAPI
 
 
 @dataclass(frozen=True, slots=True)

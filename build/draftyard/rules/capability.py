@@ -22,7 +22,7 @@ _CPU = (Gpu.CPU,)
 
 @dataclass(frozen=True, slots=True)
 class Capability:
-    """What a lane executes with one way to speculate; `built` tells whether this version makes it.
+    """What a lane executes with one way to speculate, and this version makes.
 
     `largest_ranks` bounds tp_size x pp_size.
     """
@@ -33,27 +33,27 @@ class Capability:
     precisions: tuple[Precision, ...]
     gpus: tuple[Gpu, ...]
     largest_ranks: int
-    built: bool = False
 
 
 # Lanes and speculators after TensorRT-LLM 1.2.1: its engine flow knows EAGLE-1/2 for Llama in 16 bit only, its PyTorch
 # backend has no Medusa and no lookahead. The reference lane puts the ranks' files together in one process.
 CAPABILITIES: tuple[Capability, ...] = (
-    Capability(Lane.REFERENCE, SpeculatorKind.NONE, _ALL, _EXECUTED, _CPU, 64, built=True),
-    Capability(Lane.REFERENCE, SpeculatorKind.NGRAM, _ALL, _EXECUTED, _CPU, 64, built=True),
-    Capability(Lane.REFERENCE, SpeculatorKind.DRAFT_TARGET, _ALL, _EXECUTED, _CPU, 64, built=True),
-    Capability(Lane.REFERENCE, SpeculatorKind.MEDUSA, _DENSE, _EXECUTED, _CPU, 64, built=True),
-    Capability(Lane.REFERENCE, SpeculatorKind.EAGLE, _DENSE, _EXECUTED, _CPU, 64, built=True),
-    Capability(Lane.REFERENCE, SpeculatorKind.EAGLE3, _DENSE, _EXECUTED, _CPU, 64, built=True),
-    Capability(Lane.REFERENCE, SpeculatorKind.MTP, _DENSE, _EXECUTED, _CPU, 64, built=True),
-    Capability(Lane.TENSORRT, SpeculatorKind.NONE, _ALL, _SERVED, _HOPPER, 8, built=True),
-    Capability(Lane.TENSORRT, SpeculatorKind.DRAFT_TARGET, _ALL, _SERVED, _HOPPER, 8, built=True),
-    Capability(Lane.TENSORRT, SpeculatorKind.MEDUSA, _ALL, _SERVED, _HOPPER, 8, built=True),
-    Capability(Lane.TENSORRT, SpeculatorKind.EAGLE, ("llama",), _SIXTEEN, _HOPPER, 8, built=True),
-    Capability(Lane.TENSORRT, SpeculatorKind.LOOKAHEAD, _ALL, _SERVED, _HOPPER, 8, built=True),
+    Capability(Lane.REFERENCE, SpeculatorKind.NONE, _ALL, _EXECUTED, _CPU, 64),
+    Capability(Lane.REFERENCE, SpeculatorKind.NGRAM, _ALL, _EXECUTED, _CPU, 64),
+    Capability(Lane.REFERENCE, SpeculatorKind.DRAFT_TARGET, _ALL, _EXECUTED, _CPU, 64),
+    Capability(Lane.REFERENCE, SpeculatorKind.MEDUSA, _DENSE, _EXECUTED, _CPU, 64),
+    Capability(Lane.REFERENCE, SpeculatorKind.EAGLE, _DENSE, _EXECUTED, _CPU, 64),
+    Capability(Lane.REFERENCE, SpeculatorKind.EAGLE3, _DENSE, _EXECUTED, _CPU, 64),
+    Capability(Lane.REFERENCE, SpeculatorKind.MTP, _DENSE, _EXECUTED, _CPU, 64),
+    Capability(Lane.TENSORRT, SpeculatorKind.NONE, _ALL, _SERVED, _HOPPER, 8),
+    Capability(Lane.TENSORRT, SpeculatorKind.DRAFT_TARGET, _ALL, _SERVED, _HOPPER, 8),
+    Capability(Lane.TENSORRT, SpeculatorKind.MEDUSA, _ALL, _SERVED, _HOPPER, 8),
+    Capability(Lane.TENSORRT, SpeculatorKind.EAGLE, ("llama",), _SIXTEEN, _HOPPER, 8),
+    Capability(Lane.TENSORRT, SpeculatorKind.LOOKAHEAD, _ALL, _SERVED, _HOPPER, 8),
     Capability(Lane.LLMAPI, SpeculatorKind.NONE, _ALL, _SERVED, _HOPPER, 8),
     Capability(Lane.LLMAPI, SpeculatorKind.DRAFT_TARGET, _ALL, _SERVED, _HOPPER, 8),
     Capability(Lane.LLMAPI, SpeculatorKind.EAGLE3, _ALL, _SERVED, _HOPPER, 8),
+    Capability(Lane.LLMAPI, SpeculatorKind.MTP, _ALL, _SERVED, _HOPPER, 8),
     Capability(Lane.LLMAPI, SpeculatorKind.NGRAM, _ALL, _SERVED, _HOPPER, 8),
 )
 
@@ -128,16 +128,13 @@ def _unused_gpus(recipe: Recipe) -> list[Problem]:
 
 def _refusal(asked: Combination) -> Problem | None:
     rows = [row for row in CAPABILITIES if row.lane is asked.lane and row.speculator is asked.speculator]
-    if any(row.built and not _mismatches(row, asked) for row in rows):
+    if any(not _mismatches(row, asked) for row in rows):
         return None
     nearest = f"use the nearest that is built: {_nearest(asked)}"
     if not rows:
         return Problem(f"the {asked.lane} lane does not execute {asked.speculator}", nearest)
-    mismatches = _mismatches(rows[0], asked)
-    if mismatches:
-        wrong = ", ".join(mismatches)
-        return Problem(f"the {asked.lane} lane with speculator {asked.speculator} does not execute {wrong}", nearest)
-    return Problem(f"this version does not build {asked}", nearest)
+    wrong = ", ".join(_mismatches(rows[0], asked))
+    return Problem(f"the {asked.lane} lane with speculator {asked.speculator} does not execute {wrong}", nearest)
 
 
 def _mismatches(row: Capability, asked: Combination) -> list[str]:
@@ -159,7 +156,7 @@ def _nearest(asked: Combination) -> Combination:
         family = 2 if asked.family is not None and asked.family not in row.families else 0
         return (len(_mismatches(row, asked)) + sum(other) + family, *other)
 
-    row = min((row for row in CAPABILITIES if row.built), key=distance)
+    row = min(CAPABILITIES, key=distance)
     return Combination(
         lane=row.lane,
         speculator=row.speculator,

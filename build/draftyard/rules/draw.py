@@ -22,6 +22,7 @@ from draftyard.rules.build_refusals import build_problems
 from draftyard.rules.build_request import build_parameters, draw_build
 from draftyard.rules.capability import capability_problems, gpus_of
 from draftyard.rules.draw_heads import draw_heads, has_heads, heads_problems, medusa_heads
+from draftyard.rules.draw_llmapi import LlmapiRequest, llmapi_problems, llmapi_settings
 from draftyard.rules.lane_limits import lane_problems
 from draftyard.rules.quantisation import form_problems, fp8_form, source_problems
 from draftyard.rules.shards import sharding_problems
@@ -142,6 +143,8 @@ def _variant(table: _Table, way: Way, lane: Lane, gpu: Gpu, precision: Precision
     recipe = table.recipe
     tp_size = recipe.target.tp_size
     name = f"{way.name}-{precision}-{gpu}-tp{tp_size}" + ("" if lane is Lane.REFERENCE else f"-{lane}")
+    if lane is Lane.LLMAPI:
+        return _llmapi_variant(table, name, way, gpu, precision)
     checkpoints = _checkpoints(table, way, precision)
     engines = _engines(table, name, way, lane, gpu, tuple(checkpoints))
     repository = _repository(table, name, way, lane, engines, checkpoints[0])
@@ -154,6 +157,24 @@ def _variant(table: _Table, way: Way, lane: Lane, gpu: Gpu, precision: Precision
         tp_size=tp_size,
         step_keys=(*_made_of(table, checkpoints), *(engine.key for engine in engines), repository.key),
     )
+
+
+def _llmapi_variant(table: _Table, name: str, way: Way, gpu: Gpu, precision: Precision) -> Variant:
+    """The lane executes models as they are: nothing is converted, and its one model is not packaged yet."""
+    table.problems.extend(one for one in llmapi_problems(table.recipe, table.target) if one not in table.problems)
+    request = LlmapiRequest(table.recipe, precision, way.speculator, kv_cache_tokens(table.recipe), table.policy)
+    beside = way.draft or way.heads
+    kind = SpeculatorKind.NONE if way.speculator is None else SpeculatorKind(way.speculator.kind)
+    parameters: dict[str, Json] = {
+        "lane": Lane.LLMAPI.value,
+        "gpu": gpu.value,
+        "speculator": kind.value,
+        "settings": llmapi_settings(request),
+    }
+    sources = (table.target,) if beside is None else (table.target, beside)
+    inputs, paths = tuple(one.digest for one in sources), tuple(one.path for one in sources)
+    engine = table.add(StepKind.ENGINE, f"engine {name}", parameters, inputs, paths)
+    return Variant(name, Lane.LLMAPI, kind, precision, gpu, table.recipe.target.tp_size, (engine.key,))
 
 
 def _checkpoints(table: _Table, way: Way, precision: Precision) -> list[Step]:

@@ -54,7 +54,7 @@ def plan(recipe: Path, out: Path, options: ForecastOptions = ASKED_NOTHING) -> P
     return Plan(
         recipe_name=blueprint.recipe_name,
         steps=explain(blueprint, have, recall(roots.by_recipe, blueprint.recipe_name)),
-        variants=tuple((variant.name, variant.repository_key) for variant in blueprint.variants),
+        variants=tuple((variant.name, variant.step_keys[-1]) for variant in blueprint.variants),
         memory=tuple(variant_memory(blueprint, variant) for variant in blueprint.variants),
         notes=drawing.notes,
         forecasts=found.variants,

@@ -11,11 +11,13 @@ from draftyard.doors.store import StoreRoots
 from draftyard.nouns.blueprint import Step, StepKind
 from draftyard.nouns.errors import ExitCode, Failure
 from draftyard.nouns.gpu import Gpu
-from draftyard.verbs.build_devices import DevicePool, find_devices
+from draftyard.nouns.lane import Lane
 from draftyard.verbs.build_choices import BuildOptions, build_product, open_store
+from draftyard.verbs.build_devices import DevicePool, find_devices
 from draftyard.verbs.calibrate_scales import make_calibration
 from draftyard.verbs.cluster_running import ACCELERATORS, ClusterExecutor
 from draftyard.verbs.compile import make_engine
+from draftyard.verbs.compile_llmapi import make_llmapi_engine
 from draftyard.verbs.compile_plans import PlanMaker
 from draftyard.verbs.convert import make_checkpoint
 from draftyard.verbs.making import Maker, Workplace
@@ -98,6 +100,8 @@ class StepMaker:
     def make(self, step: Step, workplace: Workplace) -> tuple[str, ...]:
         """Fill the staging directory; returns notes."""
         maker = self._makers[step.kind] if build_product(step) is None else self._plans.make
+        if step.kind is StepKind.ENGINE and step.parameters.get("lane") == Lane.LLMAPI.value:
+            maker = make_llmapi_engine
         return maker(step, workplace)
 
 
