@@ -10,6 +10,7 @@ from draftyard.nouns.prediction import Fit, MemoryForecast, VariantForecast
 from draftyard.rules.charts import (
     BOTTOM,
     HEIGHT,
+    LABEL_GAP,
     LEFT,
     RIGHT,
     TOP,
@@ -72,18 +73,9 @@ def roofline_chart(forecasts: Sequence[VariantForecast]) -> str:
         )
 
     _log_axes(root, place, spans, heights)
-    for bandwidth, peak, name in sorted({(one.bandwidth_bytes_per_s, one.peak_flops, one.device) for one in forecasts}):
-        first = 10.0 ** spans[0]
-        corners = [
-            place(first, max(first * bandwidth, 10.0 ** heights[0])),
-            place(peak / bandwidth, peak),
-            place(10.0 ** spans[1], peak),
-        ]
-        line = " ".join(f"{x},{y}" for x, y in corners)
-        root.append(element("polyline", points=line, class_="line baseline"))
-        root.append(element("text", name, x=corners[2][0] + 4, y=corners[2][1] + 4, class_="label baseline"))
-    for one in forecasts:
-        _roof_points(root, one, place)
+    _roofs(root, forecasts, place, (10.0 ** spans[0], 10.0 ** spans[1], 10.0 ** heights[0]))
+    for number, one in enumerate(forecasts, start=1):
+        _roof_points(root, one, place, number)
     return ElementTree.tostring(root, encoding="unicode")
 
 
@@ -151,7 +143,8 @@ def memory_note(forecasts: Sequence[VariantForecast]) -> str:
 def _roofline_note(forecasts: Sequence[VariantForecast]) -> str:
     devices = sorted({(one.device, one.ridge) for one in forecasts})
     words = ", ".join(f"{name} {ridge:.0f}" for name, ridge in devices)
-    return f"Plain decode steps, one point for each load, from left to right. Ridge in FLOP/byte, dense peaks: {words}."
+    numbers = "; ".join(f"{number} {one.variant}" for number, one in enumerate(forecasts, start=1))
+    return f"Plain decode steps, a point for each load. Ridge in FLOP/byte, dense peaks: {words}. {numbers}"
 
 
 def _speedup_note(one: VariantForecast) -> str:
@@ -188,8 +181,26 @@ def _rate_words(power: int) -> str:
     return f"1e{power}"
 
 
-def _roof_points(root: ElementTree.Element, one: VariantForecast, place: _Placed) -> None:
-    """The loads of one variant: a line with hollow marks, its name at the last."""
+def _roofs(
+    root: ElementTree.Element,
+    forecasts: Sequence[VariantForecast],
+    place: _Placed,
+    edges: tuple[float, float, float],
+) -> None:
+    """The roof of every device and peak, with its name where the drawing ends, moved apart where names would touch."""
+    first, last, floor = edges
+    above = float("inf")
+    roofs = {(one.peak_flops, one.bandwidth_bytes_per_s, one.device) for one in forecasts}
+    for peak, bandwidth, name in sorted(roofs):
+        corners = [place(first, max(first * bandwidth, floor)), place(peak / bandwidth, peak), place(last, peak)]
+        root.append(element("polyline", points=" ".join(f"{x},{y}" for x, y in corners), class_="line baseline"))
+        above = min(corners[2][1] + 4, above - LABEL_GAP)
+        words = f"{name} {_peak_words(peak)}"
+        root.append(element("text", words, x=corners[2][0] + 4, y=above, class_="tick"))
+
+
+def _roof_points(root: ElementTree.Element, one: VariantForecast, place: _Placed, number: int) -> None:
+    """The loads of one variant: a line with marks, and the variant's number at the last."""
     corners = [place(load.intensity, achieved_flops(one, index)) for index, load in enumerate(one.loads)]
     points = " ".join(f"{x},{y}" for x, y in corners)
     root.append(element("polyline", points=points, class_="line speculative"))
@@ -197,6 +208,8 @@ def _roof_points(root: ElementTree.Element, one: VariantForecast, place: _Placed
         mark = element("circle", cx=x, cy=y, r=3.5, class_="mark speculative")
         mark.append(element("title", f"{one.variant}, {load.concurrency} concurrent: {load.roof.value} bound"))
         root.append(mark)
+    x, y = corners[-1]
+    root.append(element("text", f"{number}", x=x + 6, y=y + 4 + 9 * (number % 3 - 1), class_="value"))
 
 
 def _memory_bar(root: ElementTree.Element, one: VariantForecast, top: float, scale: float) -> None:
@@ -239,3 +252,11 @@ def _crossing_mark(root: ElementTree.Element, one: VariantForecast, frame: Frame
         x = frame.x(found.concurrency)
         root.append(element("line", x1=x, x2=x, y1=TOP, y2=HEIGHT - BOTTOM, class_="crossing"))
         root.append(element("text", f"crosses at {short(found.concurrency)}", x=x, y=TOP - 4, class_="value middle"))
+
+
+def _peak_words(peak: float) -> str:
+    """FLOP/s in the unit that gives short numbers."""
+    for unit, size in (("P", 1e15), ("T", 1e12)):
+        if peak >= size:
+            return f"{peak / size:.3g} {unit}"
+    return f"{peak / 1e9:.3g} G"
