@@ -22,6 +22,14 @@ def show_forecasts(forecasts: Sequence[VariantForecast]) -> None:
         print_table("speculation by load (forecast)", gains, rows)
         pays = ("variant", "acceptance length", "break-even length", "crossover", "acceptance is")
         print_table("where speculation pays (forecast)", pays, [_pays_row(one) for one in drafted])
+    others = [(one, other) for one in forecasts for other in one.others]
+    if others:
+        told = ("variant", "load", "estimator", "TTFT ms", "TPOT ms")
+        beside = [
+            (one.variant, str(other.concurrency), other.estimator, short(other.ttft_ms), short(other.tpot_ms))
+            for one, other in others
+        ]
+        print_table("what others estimate for plain decoding", told, beside)
     rows = [(one.variant, f"{one.input_tokens} in, {one.output_tokens} out", one.source) for one in forecasts]
     rows += [(one.variant, "", note) for one in forecasts for note in one.notes]
     print_table("forecasts rest on", ("variant", "tokens", "measurements"), rows)

@@ -277,6 +277,7 @@ class VariantForecast:
     break_even_length: Estimate | None = None
     crossover: CrossoverForecast | None = None
     notes: tuple[str, ...] = ()
+    others: "tuple[OtherEstimate, ...]" = ()
 
     @property
     def ridge(self) -> float:
@@ -303,3 +304,13 @@ class Comparison:
     def error(self) -> float:
         """Predicted over measured, less one."""
         return self.predicted.value / self.measured - 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class OtherEstimate:
+    """What another estimator says of plain decoding at one load, in ms."""
+
+    estimator: str
+    concurrency: int
+    ttft_ms: float
+    tpot_ms: float

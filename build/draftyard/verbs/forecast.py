@@ -1,11 +1,12 @@
 """Forecasts every variant of a drawn recipe: from sizes, coefficients of the lane, and the acceptance known so far."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from draftyard.doors.host_speed_files import read_host_speed
+from draftyard.doors.other_estimate import other_estimate, other_estimator_installed
 from draftyard.doors.prediction_files import prompt_tokens, read_calibration, read_coefficients
 from draftyard.nouns.blueprint import Variant
 from draftyard.nouns.calibration import CalibrationFile
@@ -13,8 +14,9 @@ from draftyard.nouns.digest import Json
 from draftyard.nouns.errors import Failure
 from draftyard.nouns.gpu import Gpu
 from draftyard.nouns.host_speed import HostSpeed
-from draftyard.nouns.lane import Lane
-from draftyard.nouns.prediction import AcceptanceGuess, Comparison, VariantForecast
+from draftyard.nouns.lane import Lane, SpeculatorKind
+from draftyard.nouns.network import Precision
+from draftyard.nouns.prediction import AcceptanceGuess, Comparison, OtherEstimate, VariantForecast
 from draftyard.rules.draw import Way, ways
 from draftyard.rules.predict.acceptance_guess import assumed_acceptance, given_acceptance, measured_acceptance
 from draftyard.rules.predict.calibrated_lane import calibrated_lane, calibration_key
@@ -92,9 +94,23 @@ def forecast(drawing: Drawing, out: Path, options: ForecastOptions) -> Forecast:
         acceptance = known_acceptance(drawing, variant, evidence, options)
         asked = _with_measured_lengths(options, result, report_path(drawing.file.recipe.name, out).parent)
         one = forecast_variant(variant_case(circumstances(drawing, variant, lane, evidence, acceptance, asked)))
+        one = _with_others(one, drawing, variant)
         found.append(one)
         comparisons += compare(one, () if result is None else result.tiers)
     return Forecast(tuple(found), tuple(dict.fromkeys(notes)), tuple(comparisons))
+
+
+def _with_others(one: VariantForecast, drawing: Drawing, variant: Variant) -> VariantForecast:
+    """The estimate of another tool beside ours at the first and the last load, where that tool is installed."""
+    if variant.gpu is Gpu.CPU or variant.speculator is not SpeculatorKind.NONE or not other_estimator_installed():
+        return one
+    lengths, model = (one.input_tokens, one.output_tokens), Path(drawing.target.path)
+    eight = variant.precision is Precision.FP8
+    loads = sorted({one.loads[0].concurrency, one.loads[-1].concurrency})
+    asked = [other_estimate(model, variant.gpu, variant.tp_size, lengths, load, eight) for load in loads]
+    failed = tuple(dict.fromkeys(found for found in asked if isinstance(found, str)))
+    others = tuple(found for found in asked if isinstance(found, OtherEstimate))
+    return replace(one, others=others, notes=(*one.notes, *failed))
 
 
 def _with_measured_lengths(
