@@ -40,48 +40,45 @@ def learn(
     the anchor's alone. Least squares with priors, reweighted so that a row that is far off counts less (Student's t
     with four degrees of freedom). Levels whose surface may not bend are stored as one number.
     """
-    level_of = {group: level for row in groups for level, group in enumerate(row)}
-    full = int(np.prod([len(axis) for axis in knots]))
+    shares = _shares(knots, positions)
+    free = np.ones(len(groups))
+    for index, anchor in enumerate(anchors):
+        if anchor is not None:
+            shares[index] -= _shares(knots, [anchor])[0]
+            free[index] = 0.0
     bend = _grid_covariance(knots, smooth.lengths)
-    sizes = {group: full if smooth.levels[level] > 0 else 1 for group, level in level_of.items()}
-    starts = dict(zip(sizes, np.cumsum([0, *sizes.values()]).tolist(), strict=False))
-    design = np.zeros((len(groups), sum(sizes.values())))
-    for index, (row, position) in enumerate(zip(groups, positions, strict=True)):
-        anchor = anchors[index] if anchors else None
-        for group in row:
-            _add(design[index], starts[group], sizes[group], knots, position, 1.0)
-            if anchor is not None:
-                _add(design[index], starts[group], sizes[group], knots, anchor, -1.0)
-    priors = []
-    for group, level in level_of.items():
-        block = smooth.levels[level] ** 2 * bend if sizes[group] > 1 else np.zeros((1, 1))
-        priors.append(block + smooth.offsets[level] ** 2)
-    spread = _times_blocks(design, priors)
-    values = spread.T @ _weighted(spread @ design.T, log_ratios, smooth.noise, rounds)
-    return Correction(
-        knots,
-        {group: tuple(np.round(values[start : start + sizes[group]], 3).tolist()) for group, start in starts.items()},
-    )
+    surface, constant = shares @ bend @ shares.T, np.outer(free, free)
+    kernel = np.zeros_like(surface)
+    for level, (size, offset) in enumerate(zip(smooth.levels, smooth.offsets, strict=True)):
+        codes = np.unique([row[level] for row in groups], return_inverse=True)[1]
+        kernel += (codes[:, None] == codes[None, :]) * (size**2 * surface + offset**2 * constant)
+    found = _weighted(kernel, log_ratios, smooth.noise, rounds)
+    return Correction(knots, _surfaces(groups, shares, free, found, bend, smooth))
 
 
-def _add(
-    row: Vector, start: int, size: int, knots: Sequence[Sequence[float]], position: Sequence[float], sign: float
-) -> None:
-    """A row's shares of the grid points of one group, or the whole of its constant."""
-    if size == 1:
-        row[start] += sign
-        return
-    for point, share in grid_weights(knots, position):
-        row[start + point] += sign * share
+def _surfaces(
+    groups: Sequence[Sequence[str]], shares: Vector, free: Vector, found: Vector, bend: Vector, smooth: Smoothness
+) -> dict[str, tuple[float, ...]]:
+    """Grid values of every group from the dual weights; one number where the level may not bend."""
+    surfaces: dict[str, tuple[float, ...]] = {}
+    for level, (size, offset) in enumerate(zip(smooth.levels, smooth.offsets, strict=True)):
+        members: dict[str, list[int]] = {}
+        for index, row in enumerate(groups):
+            members.setdefault(row[level], []).append(index)
+        for group, rows in members.items():
+            constant = offset**2 * float(free[rows] @ found[rows])
+            bent = size**2 * (bend @ (shares[rows].T @ found[rows])) if size > 0 else np.zeros(1)
+            surfaces[group] = tuple(np.round(bent + constant, 3).tolist())
+    return surfaces
 
 
-def _times_blocks(design: Vector, blocks: Sequence[Vector]) -> Vector:
-    """design x blockdiagonal(blocks)."""
-    parts, start = [], 0
-    for block in blocks:
-        parts.append(design[:, start : start + len(block)] @ block)
-        start += len(block)
-    return np.concatenate(parts, axis=1)
+def _shares(knots: tuple[tuple[float, ...], ...], positions: Sequence[Sequence[float]]) -> Vector:
+    """Row i: the share of every grid point at position i."""
+    found = np.zeros((len(positions), int(np.prod([len(axis) for axis in knots]))))
+    for index, position in enumerate(positions):
+        for point, share in grid_weights(knots, position):
+            found[index, point] = share
+    return found
 
 
 def _grid_covariance(knots: tuple[tuple[float, ...], ...], lengths: Sequence[float]) -> Vector:

@@ -47,13 +47,21 @@ def pairs(cases: Sequence[SpecCase]) -> list[Pair]:
 
 def costs(cases: Sequence[SpecCase], fitted: SpeculationCoefficients) -> Vector:
     """The cost ratio of every case by the law."""
-    if not cases:
-        return np.zeros(0)
-    eager = np.array([case.eager for case in cases])
-    terms = _stacked([case.terms for case in cases])
-    warm = np.asarray(iteration_cost(terms, GRAPHS, fitted))
-    cold = np.asarray(iteration_cost(terms, EAGER, fitted))
-    return np.where(eager, cold, warm)
+    return StackedCases(cases).costs(fitted) if cases else np.zeros(0)
+
+
+class StackedCases:
+    """Cases as arrays, put together once for many evaluations of the law."""
+
+    def __init__(self, cases: Sequence[SpecCase]) -> None:
+        self._eager = np.array([case.eager for case in cases])
+        self._terms = _stacked([case.terms for case in cases])
+
+    def costs(self, fitted: SpeculationCoefficients) -> Vector:
+        """The cost ratio of every case by the law."""
+        warm = np.asarray(iteration_cost(self._terms, GRAPHS, fitted))
+        cold = np.asarray(iteration_cost(self._terms, EAGER, fitted))
+        return np.where(self._eager, cold, warm)
 
 
 def fit_law(known: Sequence[SpecCase], points: Sequence[Pair]) -> Fitted:
@@ -64,11 +72,12 @@ def fit_law(known: Sequence[SpecCase], points: Sequence[Pair]) -> Fitted:
             np.array([pair.anchor.speedup / pair.case.speedup for pair in points]),
         ]
     )
-    above, below = [pair.case for pair in points], [pair.anchor for pair in points]
+    everything = [*known, *(pair.case for pair in points), *(pair.anchor for pair in points)]
+    stacked, first, both = StackedCases(everything), len(known), len(known) + len(points)
 
     def predict(values: Vector) -> Vector:
-        law = SpeculationCoefficients(*(float(value) for value in values))
-        return np.concatenate([costs(known, law), costs(above, law) / costs(below, law)])
+        found = stacked.costs(SpeculationCoefficients(*(float(value) for value in values)))
+        return np.concatenate([found[:first], found[first:both] / found[both:]])
 
     start = [float(getattr(DRAFTING, name)) for name in NAMES]
     return fit_positive(predict, measured, start, SPREADS)

@@ -37,14 +37,15 @@ def known_cases(cases: Sequence[SpecCase]) -> list[SpecCase]:
     return [case for case in cases if case.acceptance and case.batch <= LARGEST_KNOWN_BATCH]
 
 
-def fit_speculation(cases: Sequence[SpecCase], points: Sequence[Pair] | None = None) -> SpecFit:
+def fit_speculation(cases: Sequence[SpecCase], points: Sequence[Pair] | None = None, intervals: bool = True) -> SpecFit:
     """Law, correction and intervals. `points` are the curves' points to learn from, by default all."""
     known = [case for case in known_cases(cases) if not case.row.suspect]
     used = list(pairs(cases) if points is None else points)
     found = fit_law(known, used)
     law = law_of(found)
     fitted = SpecFit(law, _correct(known, used, law), errors=found.errors.tolist())
-    fitted.bounds = _bounds(known, used)
+    if intervals:
+        fitted.bounds = _bounds(known, used)
     return fitted
 
 

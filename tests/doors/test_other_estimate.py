@@ -1,5 +1,7 @@
 """Another estimator beside ours: a fake package in its place, one that fails, and none at all."""
 
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -21,13 +23,16 @@ def cli_estimate(model_path, system_name, *, backend_name, isl, osl, batch_size,
 
 
 @pytest.fixture
-def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     folder = tmp_path / "aiconfigurator" / "cli"
     folder.mkdir(parents=True)
     (folder.parent / "__init__.py").touch()
     (folder / "__init__.py").touch()
     (folder / "api.py").write_text(FAKE)
     monkeypatch.syspath_prepend(str(tmp_path))
+    yield
+    for name in [name for name in sys.modules if name.split(".")[0] == "aiconfigurator"]:
+        del sys.modules[name]
 
 
 def ask(gpu: Gpu = Gpu.H200_SXM, concurrency: int = 4) -> OtherEstimate | str:
