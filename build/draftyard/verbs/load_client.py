@@ -140,7 +140,7 @@ class LoadClient:
         draft_tokens = self._arms.draft_tokens(block.arm, choice)
         asked = prompt
         if self._settings.prefix_cache is CacheUse.BUSTED:
-            asked = busted(prompt, request_id(self._salt, block.index, prompt.id))
+            asked = busted(prompt, request_id(self._salt, level.words, block.index, prompt.id))
         limit = min(self._settings.max_tokens, prompt.max_tokens or self._settings.max_tokens)
         request = EntryRequest(asked.chat_json(), limit, chat=True, num_draft_tokens=draft_tokens)
         timeline, attempts = await self._with_retries(request)

@@ -5,23 +5,29 @@ import struct
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 
 import grpc
 import numpy as np
 from tests.fakes.triton_entry.script import (
+    ACCEPTED_BY_STEP,
     DRAFT_LENGTH,
     Fault,
     Pace,
     Step,
+    drawn_ids,
     named_fault,
     planned_ids,
     planned_steps,
     token_text,
 )
 from tritonclient.grpc import service_pb2, service_pb2_grpc
+
+from draftyard.nouns.policy import Policy
+from draftyard.rules.draft_choice import DraftChoice
 
 MODELS = ("preprocessing", "tensorrt_llm", "postprocessing", "ensemble", "tensorrt_llm_bls")
 INPUTS = {
@@ -57,9 +63,10 @@ class Asked:
     text: str
     max_tokens: int
     stream: bool
-    draft_tokens: int
+    draft_tokens: int | None
     stop_words: tuple[str, ...]
     values: dict[str, list]
+    seed: int | None = None
 
 
 @dataclass
@@ -72,10 +79,18 @@ class Counters:
     tokens: int = 0
     sent_tokens: int = 0
     asked: list[dict[str, list]] = field(default_factory=list)
+    most_in_flight: int = 0
+    repeats: dict[str, int] = field(default_factory=dict)
+    texts: list[str] = field(default_factory=list)
+    draft_lengths: list[int] = field(default_factory=list)
+    turn: threading.Lock = field(default_factory=threading.Lock)
 
 
 class Entry(service_pb2_grpc.GRPCInferenceServiceServicer):
-    def __init__(self, fault: Fault, pace: Pace, counters: Counters, not_ready: str = "") -> None:
+    def __init__(
+        self, fault: Fault, pace: Pace, counters: Counters, not_ready: str = "", policy: Path | None = None
+    ) -> None:
+        self._policy = policy
         self._fault = fault
         self._pace = pace
         self._counters = counters
@@ -117,6 +132,7 @@ class Entry(service_pb2_grpc.GRPCInferenceServiceServicer):
         with self._counters.lock:
             self._counters.requests += 1
             self._counters.in_flight += 1
+            self._counters.most_in_flight = max(self._counters.most_in_flight, self._counters.in_flight)
         try:
             yield
         finally:
@@ -136,12 +152,20 @@ class Entry(service_pb2_grpc.GRPCInferenceServiceServicer):
             return
         if fault is Fault.EMPTY:
             return
-        speculate = asked.draft_tokens != 0 and fault is not Fault.NEVER_DRAFTS
+        if fault is Fault.REFUSED_TWICE and self._counters.requests % 3:
+            context.abort(grpc.StatusCode.UNAVAILABLE, "no place")
+        speculate = self._draft_tokens(asked) != 0 and fault is not Fault.NEVER_DRAFTS
         speculate = speculate or fault is Fault.DRAFTS_WHEN_OFF
-        answer = Answer(asked, fault, planned_steps(self._ids(asked, fault, speculate), speculate), ensemble)
+        seen = self._count(asked, speculate)
+        steps = planned_steps(self._ids(asked, fault, speculate, seen), speculate, self._accepted(fault))
+        answer = Answer(asked, fault, steps, ensemble)
+        turn = self._counters.turn if self._pace.serial else nullcontext()
+        with turn:
+            yield from self._stream(answer, fault, speculate, seen, context)
+
+    def _stream(self, answer, fault: Fault, speculate: bool, seen: int, context):
         for number, step in enumerate(answer.steps):
-            slow = self._pace.speculative_step_s if speculate else self._pace.plain_step_s
-            time.sleep(self._pace.prefill_s if number == 0 else slow)
+            time.sleep(self._step_s(speculate) if number else self._prefill_s(seen))
             if not context.is_active():
                 return
             if number == 3 and fault in (Fault.RESET, Fault.STALL, Fault.ERROR_MIDWAY):
@@ -154,8 +178,48 @@ class Entry(service_pb2_grpc.GRPCInferenceServiceServicer):
                 break
         yield answer.response(True)
 
-    def _ids(self, asked: Asked, fault: Fault, speculate: bool) -> tuple[int, ...]:
+    def _draft_tokens(self, asked: Asked) -> int:
+        """As asked; else by the policy file, read at each request, for the load of the moment."""
+        found = asked.draft_tokens
+        if found is None and self._policy is not None:
+            choice = DraftChoice(Policy.model_validate_json(self._policy.read_text()))
+            choice.moved(self._counters.in_flight)
+            found = choice.draft_tokens(DRAFT_LENGTH)
+        found = DRAFT_LENGTH if found is None else found
+        with self._counters.lock:
+            self._counters.draft_lengths.append(found)
+        return found
+
+    def _count(self, asked: Asked, speculate: bool) -> int:
+        """How often the text was asked before in this arm."""
+        with self._counters.lock:
+            key = f"{speculate}/{asked.text}"
+            self._counters.texts.append(asked.text)
+            self._counters.repeats[key] = self._counters.repeats.get(key, 0) + 1
+            return self._counters.repeats[key] - 1
+
+    def _step_s(self, speculate: bool) -> float:
+        if not speculate:
+            return self._pace.plain_step_s
+        return self._pace.speculative_step_s + self._pace.per_request_s * (self._counters.in_flight - 1)
+
+    def _prefill_s(self, seen: int) -> float:
+        return self._pace.prefill_s if not seen or self._pace.again_s is None else self._pace.again_s
+
+    def _accepted(self, fault: Fault) -> tuple[int, ...]:
+        if fault is Fault.NEVER_ACCEPTS:
+            return (0,)
+        if fault is Fault.ACCEPTS_LESS_TOGETHER and self._counters.in_flight > 1:
+            return (0, 0, 1)
+        return ACCEPTED_BY_STEP
+
+    def _ids(self, asked: Asked, fault: Fault, speculate: bool, seen: int) -> tuple[int, ...]:
         ids = list(planned_ids(asked.text, asked.max_tokens))
+        if asked.seed is not None:
+            skewed = fault is Fault.DRAWS_OTHERWISE and speculate
+            ids = list(drawn_ids(asked.text, asked.max_tokens, asked.seed, skewed))
+        if fault is Fault.KEEPS_STATE and speculate and seen and len(ids) > 5:
+            ids[5] = (ids[5] + 1) % 10
         if fault is Fault.STREAMS_OTHER_TEXT and asked.stream:
             ids[-1] = (ids[-1] + 1) % 10
         if fault is Fault.WRONG_TOKEN and speculate:
@@ -229,7 +293,8 @@ class Answer:
             if self._fault is not Fault.NO_END_MARK:
                 tensors.append(string_tensor("finish_reason", self._reason))
             tensors.append(int_tensor("total_draft_tokens", [self._drafted]))
-            tensors.append(int_tensor("total_accepted_draft_tokens", [self._accepted]))
+            accepted = self._drafted if self._fault is Fault.COUNTS_REJECTED else self._accepted
+            tensors.append(int_tensor("total_accepted_draft_tokens", [accepted]))
         self._text, self._ids = "", []
         return to_response(tensors, final)
 
@@ -257,9 +322,10 @@ def read_request(request, fault: Fault) -> Asked:
             text = json.loads(text)[-1]["content"]
         except ValueError:
             raise BadRequest("text_input holds no messages") from None
-    draft_tokens = values.get("num_draft_tokens", [DRAFT_LENGTH])[0]
+    draft_tokens = values.get("num_draft_tokens", [None])[0]
     stream = bool(values.get("stream", [False])[0])
-    return Asked(text, int(limit), stream, int(draft_tokens), tuple(values.get("stop_words", ())), values)
+    seed = values["seed"][0] if "temperature" in values else None
+    return Asked(text, int(limit), stream, draft_tokens, tuple(values.get("stop_words", ())), values, seed)
 
 
 def read_tensor(datatype: str, raw: bytes) -> list:
@@ -319,11 +385,17 @@ class Running:
 
 
 @contextmanager
-def scripted_entry(fault: Fault = Fault.NONE, pace: Pace | None = None, with_gauge: bool = True, not_ready: str = ""):
-    """The fake on free loopback ports, gone at the end."""
+def scripted_entry(
+    fault: Fault = Fault.NONE,
+    pace: Pace | None = None,
+    with_gauge: bool = True,
+    not_ready: str = "",
+    policy: Path | None = None,
+):
+    """The fake on free loopback ports, gone at the end; it follows a `policy` file as the entry does."""
     counters = Counters()
-    server = grpc.server(ThreadPoolExecutor(max_workers=16))
-    entry = Entry(fault, pace or Pace(), counters, not_ready)
+    server = grpc.server(ThreadPoolExecutor(max_workers=32))
+    entry = Entry(fault, pace or Pace(), counters, not_ready, policy)
     service_pb2_grpc.add_GRPCInferenceServiceServicer_to_server(entry, server)
     port = server.add_insecure_port("127.0.0.1:0")
     server.start()
