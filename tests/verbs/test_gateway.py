@@ -26,6 +26,7 @@ from draftyard.nouns.web import FrontLimits
 from draftyard.verbs.gateway import GatewayOptions, open_gateway
 
 QUESTION = [{"role": "user", "content": "What floats?"}]
+GREEDY = {"temperature": 0}
 SLOW = Pace(0.01, 0.05, 0.05)
 
 
@@ -61,12 +62,17 @@ def events(text):
 
 
 def test_a_chat_is_answered_whole_and_streamed_alike(client):
-    whole = client.chat.completions.create(model=MODEL, messages=QUESTION, max_tokens=23)
+    whole = client.chat.completions.create(model=MODEL, messages=QUESTION, max_tokens=23, temperature=0)
     assert whole.choices[0].message.content == text_of("What floats?", 23)
     assert whole.choices[0].finish_reason == "length"
     assert (whole.usage.prompt_tokens, whole.usage.completion_tokens, whole.usage.total_tokens) == (2, 23, 25)
     stream = client.chat.completions.create(
-        model=MODEL, messages=QUESTION, max_tokens=23, stream=True, stream_options={"include_usage": True}
+        model=MODEL,
+        messages=QUESTION,
+        max_tokens=23,
+        temperature=0,
+        stream=True,
+        stream_options={"include_usage": True},
     )
     chunks = list(stream)
     assert chunks[0].choices[0].delta.role == "assistant"
@@ -107,7 +113,9 @@ def test_statistics_of_a_stream_stand_on_its_last_chunk(url, usage):
 
 
 def test_without_speculation_there_are_no_statistics(client):
-    answer = client.completions.create(model=MODEL, prompt="x", max_tokens=6, extra_body={"num_draft_tokens": 0})
+    answer = client.completions.create(
+        model=MODEL, prompt="x", max_tokens=6, **GREEDY, extra_body={"num_draft_tokens": 0}
+    )
     assert "metrics" not in answer.model_dump()
     assert answer.choices[0].text == text_of("x", 6)
 
@@ -249,7 +257,7 @@ def test_bodies_that_are_no_requests(url, content, status):
 def test_other_paths_methods_and_media_types(url):
     assert httpx.get(f"{url}/v1/other").json()["error"]["code"] == "not_found"
     wrong = httpx.put(f"{url}/v1/models")
-    assert (wrong.status_code, wrong.headers["allow"]) == (405, "GET, HEAD")
+    assert (wrong.status_code, set(wrong.headers["allow"].split(", "))) == (405, {"GET", "HEAD"})
     assert httpx.post(f"{url}/v1/completions", data={"model": MODEL}).status_code == 415
     prompts = {"model": MODEL, "prompt": ["a", "b"]}
     assert "one prompt a request" in httpx.post(f"{url}/v1/completions", json=prompts).json()["error"]["message"]
@@ -424,7 +432,9 @@ def test_many_streams_at_once_keep_their_own_text(url):
         async with openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0) as client:
 
             async def one(prompt):
-                stream = await client.completions.create(model=MODEL, prompt=prompt, max_tokens=40, stream=True)
+                stream = await client.completions.create(
+                    model=MODEL, prompt=prompt, max_tokens=40, **GREEDY, stream=True
+                )
                 return "".join([chunk.choices[0].text async for chunk in stream])
 
             prompts = [f"prompt {index}" for index in range(12)]

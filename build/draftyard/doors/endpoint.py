@@ -28,7 +28,8 @@ CHANNEL_OPTIONS = (
     ("grpc.max_receive_message_length", 64 * 1024 * 1024),
 )
 NUMPY_TYPES = {"INT32": np.int32, "INT64": np.int64, "UINT64": np.uint64, "FP32": np.float32, "BOOL": np.bool_}
-REFUSALS = ("maximum queue size", "queue is full", "unavailable")
+REFUSALS = ("maximum queue size", "queue is full", "unavailable", "try again later")
+LATE = "request timed out"
 # With this header a stream ends with the status of its error; without it an error is a text and nothing else.
 WITH_STATUS = (("triton_grpc_error", "true"),)
 FAULTS = {
@@ -242,14 +243,17 @@ def _first_number(raw: bytes | None) -> int | None:
 
 
 def _fault_of_words(message: str) -> EntryFault:
-    return EntryFault.BUSY if any(words in message.lower() for words in REFUSALS) else EntryFault.FAILED
+    """What a message says where no code does: the codes of errors are lost between models of a server."""
+    if any(words in message.lower() for words in REFUSALS):
+        return EntryFault.BUSY
+    return EntryFault.TIMEOUT if LATE in message else EntryFault.FAILED
 
 
 def _entry_failure(error: grpc.aio.AioRpcError) -> EntryFailure:
     message = str(error.details())
-    fault = FAULTS.get(error.code(), EntryFault.FAILED)
-    if fault is EntryFault.UNREACHABLE and _fault_of_words(message) is EntryFault.BUSY:
-        fault = EntryFault.BUSY
+    fault, said = FAULTS.get(error.code(), EntryFault.FAILED), _fault_of_words(message)
+    if fault is EntryFault.FAILED or (fault is EntryFault.UNREACHABLE and said is EntryFault.BUSY):
+        fault = said
     return EntryFailure(fault, message)
 
 

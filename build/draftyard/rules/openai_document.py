@@ -8,7 +8,6 @@ from draftyard.rules.openai_fields import (
     FLAGS,
     LABELS,
     MAX_STOPS,
-    MAX_TEXT,
     NO_NUL,
     ROLES,
     STREAM_OPTIONS,
@@ -35,14 +34,14 @@ _PLAIN = ("401", "500")
 
 
 def document(model: str, version: str, needs_key: bool, most_tokens: int) -> Schema:
-    """The OpenAPI 3.1 document of a gateway that serves this model, with answers of `most_tokens` tokens at most."""
+    """The OpenAPI 3.2 document of a gateway that serves this model, with answers of `most_tokens` tokens at most."""
     guard: Schema = {"security": [{"key": []}]} if needs_key else {}
     parameter: Schema = {"name": "model", "in": "path", "required": True, "schema": {"type": "string"}}
     components: Schema = {"schemas": _schemas(model, most_tokens)}
     if needs_key:
         components["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
     return {
-        "openapi": "3.1.0",
+        "openapi": "3.2.0",
         "info": {"title": "Draftyard gateway", "version": version},
         "paths": {
             "/v1/models": {"get": _get("models", "Models", _PLAIN, guard)},
@@ -76,14 +75,21 @@ def _page(name: str, words: str, content_type: str) -> Schema:
 
 
 def _post(name: str, asked: str, answered: str, chunk: str, guard: Schema) -> Schema:
-    stream: Schema = {"schema": {"type": "string"}, "x-event": _see(chunk)}
-    found = {"description": "the answer", "content": {JSON: {"schema": _see(answered)}, EVENTS: stream}}
+    found = {"description": "the answer", "content": {JSON: {"schema": _see(answered)}, EVENTS: _events(chunk)}}
     return {
         "operationId": name,
         "requestBody": {"required": True, "content": {JSON: {"schema": _see(asked)}}},
         "responses": {"200": found, **_refusals(tuple(_STATUSES))},
         **guard,
     }
+
+
+def _events(chunk: str) -> Schema:
+    """Each event of a stream: a chunk, the end mark, or, in place of the end mark, the error that broke it off."""
+    parts: Schema = {"anyOf": [_see(chunk), _see("Problem")]}
+    data: Schema = {"anyOf": [{"const": "[DONE]"}, {"contentMediaType": JSON, "contentSchema": parts}]}
+    fields: Schema = {"data": {"type": "string", **data}, "event": {"const": "message"}}
+    return {"itemSchema": {"type": "object", "properties": fields, "required": ["data"]}}
 
 
 def _schemas(model: str, most_tokens: int) -> Schema:
@@ -153,7 +159,7 @@ def _answer(what: str, content: Mapping[str, Schema], chunk: bool = False) -> Sc
 
 
 def _text(least: int) -> Schema:
-    return {"type": "string", "minLength": least, "maxLength": MAX_TEXT, "pattern": NO_NUL}
+    return {"type": "string", "minLength": least, "pattern": NO_NUL}
 
 
 def _message() -> Schema:

@@ -9,7 +9,6 @@ from draftyard.nouns.web import ApiProblem
 INT32_MAX = 2**31 - 1
 INT64_MAX = 2**63 - 1
 MAX_STOPS = 4
-MAX_TEXT = 1_000_000
 ROLES = ("system", "developer", "user", "assistant")
 # A NUL character would end the text in the engine's host.
 NO_NUL = r"^[^\x00]*$"

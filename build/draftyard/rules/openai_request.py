@@ -11,7 +11,6 @@ from draftyard.rules.openai_fields import (
     FLAGS,
     LABELS,
     MAX_STOPS,
-    MAX_TEXT,
     ROLES,
     STREAM_OPTIONS,
     bad_value,
@@ -224,8 +223,8 @@ def _content(value: object, where: str) -> str:
 def _text(value: object, where: str, least: int = 1) -> str:
     if not isinstance(value, str):
         raise bad_value(where, f"{where} must be a text")
-    if not least <= len(value) <= MAX_TEXT:
-        raise bad_value(where, f"{where} must have {least} to {MAX_TEXT} characters")
+    if len(value) < least:
+        raise bad_value(where, f"{where} is empty")
     if "\0" in value:
         raise bad_value(where, f"{where} holds a NUL character")
     if not value.isascii():
