@@ -1,0 +1,1 @@
+"""Keeps a real server busy for minutes with clients that come, go and vanish."""
