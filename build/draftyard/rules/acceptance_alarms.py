@@ -44,10 +44,10 @@ def length_interval(timelines: Sequence[Timeline]) -> tuple[float, Interval, int
 
 def alarms(acceptance: Acceptance | None, tiers: Sequence[TierResult], draft_length: int) -> tuple[str, ...]:
     """Figures that point to a fault of the speculator or of its counting, in words."""
-    if acceptance is None or acceptance.steps < LEAST_STEPS:
+    if acceptance is None:
         return ()
     found = []
-    length = acceptance.acceptance_length
+    length = acceptance.acceptance_length if acceptance.steps >= LEAST_STEPS else None
     if length == 1.0:
         found.append("acceptance length is exactly 1: no draft is ever accepted, or the accepted ones are not counted")
     if length is not None and draft_length and length >= draft_length + 1:

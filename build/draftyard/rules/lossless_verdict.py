@@ -124,10 +124,12 @@ def _named_relaxed(divergences: Sequence[Divergence]) -> list[Divergence]:
 
 def _notes(passes: Sequence[AnswerPass], divergences: Sequence[Divergence]) -> tuple[str, ...]:
     """What the pattern over passes tells beside the single answers."""
-    wrong = {one.where for one in divergences if one.kind not in (DivergenceKind.TIE, DivergenceKind.NOISE)}
+    wrong = [one for one in divergences if one.kind not in (DivergenceKind.TIE, DivergenceKind.NOISE)]
     asked = [one.where for one in passes if one.arm is not Arm.BASELINE]
+    places = {name: {one.where for one in wrong if one.prompt_id == name} for name in {one.prompt_id for one in wrong}}
     notes = []
-    if wrong and asked and asked[0] not in wrong:
+    # Wrong in each pass but the first: a fault that strikes by chance would spare some.
+    if len(asked) > 2 and any(found == set(asked[1:]) for found in places.values()):
         notes.append("the first answers are right and later ones are not: something is kept between requests")
     if any(one.kind is DivergenceKind.RELAXED for one in divergences):
         notes.append(
