@@ -1,0 +1,1 @@
+"""What pre- and post-processing cost on the real server, beside a pair made with transformers."""
