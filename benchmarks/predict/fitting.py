@@ -77,7 +77,7 @@ def fit_family(cases: Sequence[Case], intervals: bool = True) -> FamilyFit:
             fitted.physics[engine] = fit_physics(own)
     fitted.correction = _correct(used, _left(fitted, used))
     if intervals:
-        fitted.bounds = _bounds(used, fitted)
+        fitted.bounds = _bounds(used)
     return fitted
 
 
@@ -109,14 +109,17 @@ def seen(correction: Correction, case: Case) -> bool:
 def interval(fitted: FamilyFit, case: Case) -> tuple[float, float]:
     """Factors of the 90 % interval on a prediction."""
     known = tier(fitted.correction, case)
-    low, high = fitted.bounds.get(known) or fitted.bounds.get(known.split("/")[0]) or fitted.bounds["new"]
+    coarse = known.split("/")[0]
+    low, high = fitted.bounds.get(known) or fitted.bounds.get(coarse) or fitted.bounds["new"]
     return float(np.exp(low)), float(np.exp(high))
 
 
 def tier(correction: Correction, case: Case) -> str:
-    """How close the fit has been: the same model on the same devices, or new; by batch."""
-    exact = [group for group in case.groups if group.startswith("s:")]
-    name = "same" if not exact or exact[0] in correction.surfaces else "new"
+    """How close the fit has been: the same run but for its load, another version of it, or a new one; by batch."""
+    like = [group for group in case.groups if group.startswith("s:")]
+    name = "same" if not like or like[0] in correction.surfaces else "new"
+    if name == "same" and case.groups[-1] not in correction.surfaces:
+        name = "near"
     octave = case.position[0] if case.family.startswith(("decode", "TTFT", "memory", "serving")) else 0.0
     part = sum(octave > edge for edge in _OCTAVES)
     return f"{name}/{part}"
@@ -135,13 +138,12 @@ def _correct(cases: Sequence[Case], left: Vector) -> Correction:
     )
 
 
-def _bounds(cases: Sequence[Case], fitted: FamilyFit) -> dict[str, tuple[float, float]]:
+def _bounds(cases: Sequence[Case]) -> dict[str, tuple[float, float]]:
     """Quantiles of what is left on rows left out: by configuration for `same`, by whole models for `new`."""
-    left = _left(fitted, cases)
     found: defaultdict[str, list[float]] = defaultdict(list)
     folds = [hash_fold(case.row.configuration, 8) for case in cases]
     for fold in sorted(set(folds)):
-        _collect(cases, left, [one == fold for one in folds], found)
+        _collect(cases, [one == fold for one in folds], found)
     if len({case.model for case in cases}) > 1:
         for model in sorted({case.model for case in cases}):
             _collect_unknown(cases, [case.model == model for case in cases], found)
@@ -159,17 +161,19 @@ def tail_bounds(values: Sequence[float]) -> tuple[float, float]:
     return float(np.quantile(values, tail)), float(np.quantile(values, 1.0 - tail))
 
 
-def _collect(cases: Sequence[Case], left: Vector, out: Sequence[bool], found: defaultdict[str, list[float]]) -> None:
-    """Residuals of the cases left out, physics kept: the correction alone is learnt again."""
+def _collect(cases: Sequence[Case], out: Sequence[bool], found: defaultdict[str, list[float]]) -> None:
+    """Residuals of the cases left out of physics and correction alike, where their model and devices are known."""
     kept = [case for case, away in zip(cases, out, strict=True) if not away]
-    if not kept or len(kept) == len(cases):
+    away_cases = [case for case, away in zip(cases, out, strict=True) if away]
+    if len(kept) < FEWEST or not away_cases:
         return
-    correction = _correct(kept, left[~np.asarray(out)])
-    for case, away, value in zip(cases, out, left, strict=True):
-        if away and tier(correction, case).startswith("same"):
-            rest = float(value) - correction.log_ratio(case.groups, case.position)
-            found[tier(correction, case)].append(rest)
-            found["same"].append(rest)
+    again = fit_family(kept, intervals=False)
+    rest = np.log(np.array([case.measured for case in away_cases]) / predict(again, away_cases))
+    for case, value in zip(away_cases, rest, strict=True):
+        name = tier(again.correction, case)
+        if not name.startswith("new"):
+            found[name].append(float(value))
+            found[name.split("/")[0]].append(float(value))
 
 
 def _collect_unknown(cases: Sequence[Case], out: Sequence[bool], found: defaultdict[str, list[float]]) -> None:
@@ -181,7 +185,7 @@ def _collect_unknown(cases: Sequence[Case], out: Sequence[bool], found: defaultd
     again = fit_family(kept, intervals=False)
     rest = np.log(np.array([case.measured for case in away_cases]) / predict(again, away_cases))
     for case, value in zip(away_cases, rest, strict=True):
-        found[tier(again.correction, case).replace("same", "new")].append(float(value))
+        found[tier(again.correction, case).replace("same", "new").replace("near", "new")].append(float(value))
         found["new"].append(float(value))
 
 

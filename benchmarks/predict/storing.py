@@ -24,8 +24,8 @@ CORRECTIONS_FILE = ENGINES / "prediction-corrections.json"
 _ABOUT = (
     "Coefficients of the predictor. Multipliers are 1 / efficiency, *_us are microseconds, gb_tp* are GB; `errors` are "
     "standard deviations of the logarithms, about relative errors. `bounds` are the 5 % and 95 % quantiles of "
-    "log(measured / predicted) on rows that the fit had not seen, by tier: `same` devices and model, or `new`; /0, /1, "
-    "/2: batch up to 8, up to 64, above."
+    "log(measured / predicted) on rows that the fit had not seen, by tier: the `same` run but for its load, a `near` "
+    "one of another version, or a `new` one; /0, /1, /2: batch up to 8, up to 64, above."
 )
 _REFIT = "PYTHONPATH=build python -m benchmarks.predict --rows FILE --write; docs/prediction.md says what FILE holds"
 
