@@ -2,7 +2,7 @@
 RECIPE ?= engines/recipes/demo.yaml
 DRAFTYARD = .venv/bin/draftyard
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-dev demo demo-models build build-engines triton-repo serve verify report test test-long lint golden bench-engine bench-convert bench-gateway clean
+.PHONY: help setup setup-dev demo demo-models build build-engines triton-repo serve verify report test test-long lint golden bench-engine bench-convert bench-gateway bench-guests soak clean
 
 help: ## show the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  \1\t\2/p' Makefile | expand -t 20
@@ -35,5 +35,9 @@ bench-convert: setup-dev ## speed and memory of converting 8 and 16 GB, beside a
 	@.venv/bin/python -m benchmarks.convert
 bench-gateway: setup-dev ## CPU time of the OpenAI gateway per streamed token, beside reading over gRPC
 	@.venv/bin/python -m benchmarks.gateway
+bench-guests: setup-dev demo-models ## CPU time of pre- and post-processing on the real server, beside a transformers pair
+	@.venv/bin/python -m benchmarks.guests engines/out/models/smollm2-135m-instruct
+soak: setup-dev ## a served repository under changing load for 30 minutes: make soak REPOSITORY=triton_repo/out/KEY
+	@.venv/bin/python -m benchmarks.soak $(REPOSITORY) --minutes 30
 clean: ## remove what was generated (never build/: that is the source)
 	rm -rf engines/out triton_repo/out deploy/out dist .pytest_cache .mypy_cache .ruff_cache
