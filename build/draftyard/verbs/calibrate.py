@@ -16,9 +16,9 @@ from draftyard.nouns.prediction import AcceptanceGuess
 from draftyard.nouns.report import Acceptance, ArmResult, Report, TierResult, VariantResult
 from draftyard.rules.predict.acceptance_guess import given_acceptance, measured_acceptance
 from draftyard.rules.predict.calibrated_lane import calibration_key, entry_of
-from draftyard.rules.predict.calibration import FEWEST_POINTS, Observation, Quantity, calibrate, predicted
 from draftyard.rules.predict.coefficients import LaneCoefficients
 from draftyard.rules.predict.device_memory import forecast_memory
+from draftyard.rules.predict.lane_calibration import FEWEST_POINTS, Observation, Quantity, calibrate, predicted
 from draftyard.rules.predict.variant_case import variant_case
 from draftyard.verbs.drawing import Drawing, draw_recipe
 from draftyard.verbs.forecast import (

@@ -11,7 +11,7 @@ from draftyard.nouns.gpu import Gpu
 from draftyard.nouns.lane import SpeculatorKind
 from draftyard.nouns.network import Precision
 from draftyard.rules.predict.calibrated_lane import calibrated_lane, entry_of
-from draftyard.rules.predict.calibration import (
+from draftyard.rules.predict.lane_calibration import (
     FACTORS,
     Calibrated,
     Observation,

@@ -3,8 +3,8 @@
 from dataclasses import asdict, replace
 
 from draftyard.nouns.calibration import CalibrationEntry, Fitted
-from draftyard.rules.predict.calibration import Calibrated, Quantity, bounds_of
 from draftyard.rules.predict.coefficients import Bounds, LaneCoefficients, speculation_of, step_of
+from draftyard.rules.predict.lane_calibration import Calibrated, Quantity, bounds_of
 
 # On a model that was not calibrated on, the interval is this many times as wide: one size tells reading from exposed
 # time badly.
