@@ -9,6 +9,7 @@ from engines.demo.write_prompts import SPLITS, expand, pack_lines, read_groups
 
 from draftyard.doors.prompts import read_prompts
 from draftyard.nouns.prompt import Prompt
+from draftyard.rules.prompt_formats import parse_prompt
 
 PACK = Path(__file__).parents[2] / "engines/demo/prompts"
 TARGET = Path(__file__).parents[2] / "engines/out/models/smollm2-135m-instruct"
@@ -28,7 +29,7 @@ DOMAINS = {
 
 @pytest.fixture(scope="module")
 def pack() -> tuple[Prompt, ...]:
-    return read_prompts(PACK)
+    return read_prompts(PACK, parse_prompt)
 
 
 def text(prompt: Prompt) -> str:

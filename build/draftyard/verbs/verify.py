@@ -26,6 +26,7 @@ from draftyard.rules.acceptance_alarms import golden_differences, golden_missing
 from draftyard.rules.definitions import DEFINITIONS, METHOD
 from draftyard.rules.gates import golden_gate, judge_gates, outcome_of, report_headline
 from draftyard.rules.junit import junit_xml
+from draftyard.rules.prompt_formats import parse_prompt
 from draftyard.verbs.perf import Show
 from draftyard.verbs.smoke import ServedVariant
 from draftyard.verbs.variant_verification import Job, Observed, judge, observe, speculative_by_domain
@@ -129,7 +130,7 @@ def verify(
 
 
 def _test_prompts(path: Path, settings: Verify) -> tuple[Prompt, ...]:
-    measurable = tuple(prompt for prompt in read_prompts(path) if prompt.split == "test")
+    measurable = tuple(prompt for prompt in read_prompts(path, parse_prompt) if prompt.split == "test")
     needed = max(settings.requests_per_tier, *settings.concurrency)
     if len(measurable) < needed:
         raise Failure(
