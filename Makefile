@@ -1,5 +1,6 @@
 # The table of contents: every target is one line that calls draftyard or a checker.
 RECIPE ?= engines/recipes/demo.yaml
+MINUTES ?= 20
 DRAFTYARD = .venv/bin/draftyard
 .DEFAULT_GOAL := help
 .PHONY: help setup setup-dev demo demo-models build build-engines triton-repo serve verify report test test-long lint golden bench-engine bench-convert bench-gateway bench-guests soak clean
@@ -19,8 +20,8 @@ triton-repo: setup ## make the Triton repositories of RECIPE
 	@$(DRAFTYARD) package $(RECIPE)
 serve: setup ## serve a variant of RECIPE: make serve VARIANT=ngram-fp16-cpu-tp1
 	@$(DRAFTYARD) serve $(RECIPE) --variant $(VARIANT)
-verify: setup ## serve RECIPE's variants in turn, measure them and write a report
-	@$(DRAFTYARD) verify $(RECIPE)
+verify: setup ## serve RECIPE's variants in turn, measure them for MINUTES and write a report
+	@$(DRAFTYARD) verify $(RECIPE) --profile full --minutes $(MINUTES)
 test: setup-dev ## linters and tests
 	@.venv/bin/python -m pytest -q
 test-long: setup-dev demo-models ## the tests on the real demo models, some minutes
