@@ -6,6 +6,7 @@ from pathlib import Path
 from draftyard.doors.recipe_files import recall
 from draftyard.doors.store import Store, StoreRoots
 from draftyard.nouns.digest import Json
+from draftyard.nouns.lane import Lane
 from draftyard.nouns.prediction import Comparison, VariantForecast
 from draftyard.rules.explain import StepExplanation, VariantMemory, explain, variant_memory
 from draftyard.rules.predict.forecast_json import forecast_json
@@ -55,7 +56,10 @@ def plan(recipe: Path, out: Path, options: ForecastOptions = ASKED_NOTHING) -> P
         recipe_name=blueprint.recipe_name,
         steps=explain(blueprint, have, recall(roots.by_recipe, blueprint.recipe_name)),
         variants=tuple((variant.name, variant.step_keys[-1]) for variant in blueprint.variants),
-        memory=tuple(variant_memory(blueprint, variant) for variant in blueprint.variants),
+        # The reference lane keeps exactly what its files say; of other lanes the forecast tells each device's share.
+        memory=tuple(
+            variant_memory(blueprint, variant) for variant in blueprint.variants if variant.lane is Lane.REFERENCE
+        ),
         notes=drawing.notes,
         forecasts=found.variants,
         forecast_notes=found.notes,
