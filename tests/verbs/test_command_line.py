@@ -194,7 +194,7 @@ def test_an_interrupt_has_its_own_code(monkeypatch: pytest.MonkeyPatch, tmp_path
     def interrupt(model: Path) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("draftyard.verbs.inspect.inspect", interrupt)
+    monkeypatch.setattr("draftyard.verbs.source_facts.directory_facts", interrupt)
     assert main(["inspect", str(tmp_path)]) == 130
 
 

@@ -16,7 +16,11 @@ from draftyard.verbs.build import build
 from draftyard.verbs.build_choices import ENGINES, BuildOptions
 from draftyard.verbs.drawing import draw_recipe
 
-pytestmark = [pytest.mark.slow, pytest.mark.skipif(find_spec("ray") is None, reason="ray is not installed")]
+pytestmark = [
+    pytest.mark.long,
+    pytest.mark.timeout(400),
+    pytest.mark.skipif(find_spec("ray") is None, reason="ray is not installed"),
+]
 BUILDER = Builder(Runtime.HOST, "trtllm-build", "builder-python", "", timeout_s=120)
 
 
