@@ -69,6 +69,9 @@ def print_summary(report: Report, console: Console) -> None:
         parts.append(Text(f"{variant.name}: {variant.headline}"))
         if variant.tiers:
             parts.append(_tier_table(variant.tiers))
+        parts += [Text(f"  crossing: {one.text}") for one in variant.crossings if one.domain == "all"]
+        if variant.policy is not None:
+            parts.append(Text(f"  policy: {variant.policy.words} (applied by the {variant.policy.source})"))
         parts += [Text(f"  note: {warning}", style="yellow") for warning in variant.warnings]
         parts.append(Text())
     for gate in report.gates:
