@@ -318,11 +318,14 @@ def _tensor_header(file: str, name: str, entry: object, start: int) -> TensorHea
     return header
 
 
+_KINDS = frozenset(member.value for member in TensorType)
+
+
 def _entry(file: str, name: str, entry: object) -> _Entry:
     if not isinstance(entry, dict) or set(entry) != {"dtype", "shape", "data_offsets"}:
         raise _broken(file, f"the entry of {name} must hold dtype, shape and data_offsets")
     kind, shape, offsets = entry["dtype"], entry["shape"], entry["data_offsets"]
-    if kind not in {member.value for member in TensorType}:
+    if kind not in _KINDS:
         raise _broken(file, f"{name} has the unknown element type {kind!r}")
     if not _is_counts(shape):
         raise _broken(file, f"{name} has the impossible shape {shape!r}")

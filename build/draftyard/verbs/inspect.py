@@ -168,10 +168,10 @@ def _rows(directory: str, header: TensorHeader, rows: tuple[int, ...]) -> "NDArr
 
 def _compare_map(directory: Path, found: SpeculatorExamination) -> list[Problem]:
     """The values of a map, read whole: they are few."""
-    import numpy as np
-
     if found.recognised is None or found.network is None or not found.network.mapped:
         return []
+    import numpy as np
+
     views = {
         name.rpartition(".")[2]: open_weights(directory / header.file, [header]).read(header.name)
         for name, header in found.recognised.tensors.items()

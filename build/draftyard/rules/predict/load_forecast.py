@@ -149,8 +149,12 @@ def _running(concurrency: int, held: int) -> int:
 
 def cost_of(at: Situation, drafting: Drafting, sequences: float) -> float:
     """The cost ratio c of an iteration with this drafting."""
+    return _cost_over(at, drafting, sequences, plain_terms(at.place, at.lengths, sequences))
+
+
+def _cost_over(at: Situation, drafting: Drafting, sequences: float, plain: StepTerms) -> float:
     terms = IterationTerms(
-        plain=plain_terms(at.place, at.lengths, sequences),
+        plain=plain,
         verify=plain_terms(at.place, at.lengths, sequences, drafting.nodes + 1.0),
         draft=_draft_terms(at, drafting, sequences),
         experts=1.0 if at.place.shape.experts else 0.0,
@@ -163,10 +167,11 @@ def best_draft(at: Situation, sequences: float) -> int:
     """The chain length that gives the most tokens a second at this concurrency; 0: plain decoding does."""
     assert at.drafting is not None
     best, most = 0, 1.0
+    plain = plain_terms(at.place, at.lengths, sequences)
     for length in range(1, LONGEST_CHAIN + 1):
         passes = length if at.drafting.passes else 0
         drafting = replace(at.drafting, depth=length, passes=passes, nodes=length)
-        gain = chain_length(at.rates, length) / cost_of(at, drafting, sequences)
+        gain = chain_length(at.rates, length) / _cost_over(at, drafting, sequences, plain)
         if gain > most:
             best, most = length, gain
     return best
