@@ -116,3 +116,10 @@ def test_the_same_type_is_not_copied() -> None:
     data = memoryview(np.arange(4, dtype=np.float32).tobytes())
     result = cast(data, (2, 2), TensorType.F32, TensorType.F32)
     assert np.shares_memory(result.values, np.frombuffer(data, np.float32))
+
+
+def test_whole_numbers_pass_as_they_are():
+    table = np.arange(-3, 5, dtype=np.int64)
+    found = cast(memoryview(table.tobytes()), (2, 4), TensorType.I64, TensorType.I64)
+    assert found.values.tolist() == table.reshape(2, 4).tolist()
+    assert found.losses == Losses()

@@ -89,7 +89,8 @@ def cast(
     stored, scratch = np.frombuffer(data, dtype=STORAGE[source]), scratch or Scratch()
     losses = Losses()
     if source is target:
-        for at in range(0, stored.size, _PIECE):
+        # Whole numbers, such as a map of a vocabulary, have nothing to lose.
+        for at in range(0, stored.size if source in _MAGNITUDE else 0, _PIECE):
             losses += _scan(_bits(stored[at : at + _PIECE]), source, scratch)
         return CastTensor(stored.reshape(shape), losses)
     values = np.empty(stored.shape, dtype=STORAGE[target]) if out is None else out[: stored.size]
