@@ -50,7 +50,7 @@ class Vocabulary:
 class Aims:
     """How far the head drafts while it learns, the weight of feature regression, and the noise on features."""
 
-    steps: int
+    draft_steps: int
     feature_weight: float
     noise: float
 
@@ -91,12 +91,12 @@ def batch_loss(
     true = torch.cat([one.features[len(one.text.prompt) : -1].float() for one in batch])
     inside = pairs.valid(0)
     total = torch.zeros(())
-    for step, guessed in enumerate(model(noisy(pairs, aims.noise, spread), aims.steps)):
+    for step, guessed in enumerate(model(noisy(pairs, aims.noise, spread), aims.draft_steps)):
         counts = pairs.valid(step)[inside]
         flat = guessed[inside][counts]
         loss = divergence(columns, flat, places[counts], top[counts], HARD).mean()
         regression = functional.smooth_l1_loss(flat / spread, true[counts] / spread)
-        total = total + (loss + aims.feature_weight * regression) / aims.steps
+        total = total + (loss + aims.feature_weight * regression) / aims.draft_steps
     return total, len(true)
 
 
@@ -184,7 +184,7 @@ def facts(
     whole = lessons.facts()
     prompts = sum(len(one.text.prompt) for one in lessons.learn) / sum(len(one.text.answer) for one in lessons.learn)
     columns = DRAWN + 1.5 * schedule.batch * 110
-    flops = answers * (aims.steps * (6 * trained + 4 * columns * hidden) + 6 * prompts * prompt_side)
+    flops = answers * (aims.draft_steps * (6 * trained + 4 * columns * hidden) + 6 * prompts * prompt_side)
     return {
         "what": "an EAGLE head of SmolLM2-135M-Instruct, trained on the target's own answers and features",
         "settings": asdict(schedule) | asdict(aims) | {"drawn_columns": DRAWN, "tops": TOPS, "hard_weight": HARD},
