@@ -8,6 +8,10 @@ from typing import Protocol
 from draftyard.nouns.enums import StrEnum
 
 
+# By the text of a member, which is its hash: a large model asks this thousands of times.
+_ITEM_BYTES: dict[str, int] = {"F32": 4, "F16": 2, "BF16": 2, "I64": 8, "I32": 4, "I16": 2}
+
+
 class TensorType(StrEnum):
     """Element types, spelt as in a safetensors header."""
 
@@ -25,7 +29,7 @@ class TensorType(StrEnum):
     @property
     def item_bytes(self) -> int:
         """Bytes of one element."""
-        return {"F32": 4, "F16": 2, "BF16": 2, "F8_E4M3": 1, "I64": 8, "I32": 4, "I16": 2}.get(self.value, 1)
+        return _ITEM_BYTES.get(self, 1)
 
 
 @dataclass(frozen=True, slots=True)
