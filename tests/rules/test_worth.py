@@ -5,7 +5,16 @@ import pytest
 from draftyard.nouns.report import Acceptance, Advice
 from draftyard.nouns.timeline import Arm, Outcome, RequestRecord, Timeline, TokenEvent
 from draftyard.rules.acceptance_figures import pooled_acceptance
-from draftyard.rules.worth import break_even_rate, causes, cost_law, judge_worth, speedup_at, tokens_for_rate, ttft_tax
+from draftyard.rules.worth import (
+    best_length,
+    break_even_rate,
+    causes,
+    cost_law,
+    judge_worth,
+    speedup_at,
+    tokens_for_rate,
+    ttft_tax,
+)
 
 
 def answer(ttft_s: float, step_s: float, tokens: int = 1, steps: int = 10, input_tokens: int = 100) -> Timeline:
@@ -37,6 +46,14 @@ def test_the_cost_law_of_two_measured_lengths() -> None:
     assert (each, overhead) == (pytest.approx(0.104), pytest.approx(0.09))
     with pytest.raises(ValueError, match="two different"):
         cost_law((2, 1.1), (2, 1.2))
+
+
+def test_the_best_length_is_where_a_step_yields_most_for_its_cost() -> None:
+    """Each token is accepted with 0.8 of the ones before; a drafted token costs 0.1 of a plain step, a step 0.2."""
+    yields = {length: tokens_for_rate(0.8, length) / (1.2 + 0.1 * length) for length in range(1, 9)}
+    assert best_length([0.8] * 8, 0.1, 0.2) == max(yields, key=yields.__getitem__)
+    assert best_length([0.05] * 8, 0.1, 0.2) == 0
+    assert best_length([None, None], 0.1, 0.2) == 0
 
 
 def test_ten_input_tokens_to_each_output_token() -> None:

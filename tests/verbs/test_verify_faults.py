@@ -139,6 +139,9 @@ def test_a_full_verification_ends_in_a_policy_that_was_measured(
     assert all(tier.policy is not None for tier in found.proof_tiers)
     assert found.policy.proof is not None
     assert found.policy.proof.failing == ()
+    assert found.cost_law is not None
+    assert found.cost_law.lengths == (2, 4)
+    assert found.cost_law.costs[1] == found.tiers[0].step_cost
     written = Policy.model_validate_json((tmp_path / "out" / found.policy.path).read_text())
     assert written.steps == found.policy.policy.steps
     assert written.evidence is not None

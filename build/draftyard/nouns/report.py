@@ -117,6 +117,19 @@ class Worth(Part):
     causes: tuple[str, ...]
 
 
+class DomainResult(Part):
+    """One domain at one tier or over all; each pair is one prompt in both arms at the same load."""
+
+    domain: str
+    pairs: int
+    speedup: float | None
+    speedup_interval: Interval | None
+    acceptance: Acceptance
+    advice: Advice
+    reason: str
+    evidence: tuple[str, ...]
+
+
 class TierResult(Part):
     """All arms at one load and what follows; `evidence` is the SHA-256 of the tier's raw records.
 
@@ -150,19 +163,7 @@ class TierResult(Part):
     policy_over_speculative: float | None = None
     policy_over_speculative_interval: Interval | None = None
     recovered: int = 0
-
-
-class DomainResult(Part):
-    """One domain over all tiers; each pair is one prompt in both arms at the same concurrency."""
-
-    domain: str
-    pairs: int
-    speedup: float | None
-    speedup_interval: Interval | None
-    acceptance: Acceptance
-    advice: Advice
-    reason: str
-    evidence: tuple[str, ...]
+    domains: tuple[DomainResult, ...] = ()
 
 
 class Crossover(Part):
@@ -189,6 +190,22 @@ class LoadCrossing(Part):
     open_above: bool
     share_of_draws: float
     text: str
+
+
+class CostLaw(Part):
+    """Cost of a step in plain steps, 1 + k r + o, from two draft lengths k measured at one load.
+
+    `per_drafted_token` is r, `overhead` o; `best_length` is the k at which a step yields most for its cost, with the
+    acceptance by position that was measured.
+    """
+
+    concurrency: int
+    lengths: tuple[int, int]
+    costs: tuple[float, float]
+    per_drafted_token: float
+    overhead: float
+    best_length: int
+    evidence: str
 
 
 class PolicyProof(Part):
@@ -262,6 +279,7 @@ class VariantResult(Part):
     proof_tiers: tuple[TierResult, ...] = ()
     alarms: tuple[str, ...] = ()
     client_lag_ms: float | None = None
+    cost_law: CostLaw | None = None
 
 
 class Environment(Part):

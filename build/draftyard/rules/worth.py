@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from draftyard.nouns.report import Acceptance, Advice, Worth
+from draftyard.nouns.report import Acceptance, Advice, CostLaw, TierResult, Worth
 from draftyard.nouns.report_part import Interval
 from draftyard.nouns.timeline import RequestRecord, Timeline
 from draftyard.rules.measure import e2e_s, token_weighted_tpot_s, ttft_s
@@ -47,6 +47,34 @@ def cost_law(short: tuple[int, float], long: tuple[int, float]) -> tuple[float, 
         raise ValueError("two different draft lengths are needed")
     each = (long[1] - short[1]) / (long[0] - short[0])
     return each, short[1] - 1.0 - short[0] * each
+
+
+def best_length(per_position: Sequence[float | None], each: float, overhead: float) -> int:
+    """The draft length with the most tokens for its cost, 0 when plain steps yield as much (0 also without rates)."""
+    best, most, reached, yielded = 0, 1.0, 1.0, 1.0
+    for length, rate in enumerate(per_position, 1):
+        reached *= rate or 0.0
+        yielded += reached
+        cost = 1.0 + length * each + overhead
+        if cost > 0 and yielded / cost > most:
+            best, most = length, yielded / cost
+    return best
+
+
+def judge_cost_law(short: TierResult, long: TierResult, lengths: tuple[int, int]) -> CostLaw | None:
+    """The law from the same tier at two draft lengths; None where a cost was not measured."""
+    if short.step_cost is None or long.step_cost is None:
+        return None
+    each, overhead = cost_law((lengths[0], short.step_cost), (lengths[1], long.step_cost))
+    return CostLaw(
+        concurrency=long.concurrency,
+        lengths=lengths,
+        costs=(short.step_cost, long.step_cost),
+        per_drafted_token=each,
+        overhead=overhead,
+        best_length=best_length(long.acceptance.per_position, each, overhead),
+        evidence=short.evidence,
+    )
 
 
 def speedup_at(left: Sequence[Timeline], right: Sequence[Timeline], input_per_output: float) -> float | None:

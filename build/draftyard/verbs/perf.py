@@ -128,6 +128,12 @@ class Measurer:
             speedups[load] = 1.0 if found is None else found.value
         return tuple(cells[load] for load in sorted(cells))
 
+    async def probe(self, draft_length: int) -> Cell | None:
+        """The first tier once more with shorter drafts, which tells what a drafted token costs; None out of time."""
+        level = LoadLevel(self._load.settings.concurrency[0])
+        arms = ArmSettings(draft_length, served=True)
+        return await self.cell(level, TWO_ARMS, arms, 0) if self._allowed(level, len(TWO_ARMS)) else None
+
     async def rates(self, arms: ArmSettings) -> tuple[Cell, ...]:
         """The recipe's open-loop tiers, as many as the time allows."""
         chosen = (*TWO_ARMS, Arm.POLICY) if arms.served or arms.policy is not None else TWO_ARMS
@@ -159,6 +165,8 @@ class Measurer:
         prompts = tier_prompts(load.prompts, tier, load.level_size(level))
         policy = settings.policy if Arm.POLICY in arms else None
         parameters = load.cell_parameters(level, prompts, arms, policy)
+        if settings.served and settings.draft_length != load.draft_length:
+            parameters["draft_length"] = settings.draft_length
         found = self._store.load(load.repository_key, parameters) if self._reuse else None
         if found is not None and all(record.timeline.outcome is Outcome.SUCCESS for record in found.records):
             self._show(f"{level.words}: have, measured {found.facts.measured_at}")

@@ -14,7 +14,7 @@ from draftyard.nouns.load import CacheUse, LoadLevel, Profile
 from draftyard.nouns.losslessness import Losslessness
 from draftyard.nouns.policy import Policy
 from draftyard.nouns.prompt import Prompt
-from draftyard.nouns.report import PolicyResult, TierResult, VariantResult
+from draftyard.nouns.report import CostLaw, PolicyResult, TierResult, VariantResult
 from draftyard.nouns.timeline import RequestRecord, Timeline
 from draftyard.nouns.verification import Verify
 from draftyard.rules.acceptance_alarms import alarms
@@ -25,6 +25,7 @@ from draftyard.rules.next_load import around
 from draftyard.rules.policy_decision import decide_policy, policy_words, prove_policy, threshold_of
 from draftyard.rules.smoke_checks import joined, losslessness
 from draftyard.rules.verdict import by_domain, find_crossings, find_crossover, judge_domains, judge_tier, pairs_of
+from draftyard.rules.worth import judge_cost_law
 from draftyard.verbs.load_client import ArmSettings
 from draftyard.verbs.lossless import LosslessPlan, check_lossless_passes
 from draftyard.verbs.perf import Budget, Load, Measurer, Show
@@ -73,11 +74,12 @@ class Observed:
     proof: tuple[Cell, ...] = ()
     policy: Policy | None = None
     applied_by: str = "client"
+    probe: Cell | None = None
 
     @property
     def cells(self) -> tuple[Cell, ...]:
         """All cells, each once."""
-        return (*self.tiers, *self.rates, *self.proof)
+        return (*self.tiers, *self.rates, *self.proof, *(() if self.probe is None else (self.probe,)))
 
 
 async def observe(job: Job, grpc_url: str, store: EvidenceStore, reuse: bool, show: Show) -> Observed:
@@ -134,8 +136,16 @@ async def _measure(job: Job, measurer: Measurer, seen: Observed, show: Show) -> 
     if full and policy is not None:
         proof = await measurer.prove(arms, proof_levels(policy, measured, variant.policy is not None))
     rates = await measurer.rates(arms if full else ArmSettings(variant.max_draft_len))
+    probe = None
+    if full and variant.draft_depth is None and variant.max_draft_len > 1:
+        probe = await measurer.probe(shorter(variant.max_draft_len))
     by = "repository" if variant.policy is not None else "server" if arms.served else "client"
-    return Observed(seen.server, seen.smoke, seen.lossless, tiers, rates, proof, policy, by)
+    return Observed(seen.server, seen.smoke, seen.lossless, tiers, rates, proof, policy, by, probe)
+
+
+def shorter(draft_length: int) -> int:
+    """The draft length at which costs are measured a second time."""
+    return max(1, draft_length // 2)
 
 
 async def _deployed(job: Job, policy: Policy) -> bool:
@@ -168,7 +178,7 @@ def _records(cells: tuple[Cell, ...]) -> tuple[RequestRecord, ...]:
 
 
 def _judged(variant: ServedVariant, cells: tuple[Cell, ...]) -> tuple[TierResult, ...]:
-    return tuple(
+    found = [
         judge_tier(
             concurrency=cell.records[0].concurrency,
             records=cell.records,
@@ -179,6 +189,10 @@ def _judged(variant: ServedVariant, cells: tuple[Cell, ...]) -> tuple[TierResult
             kv_cache_share=cell.facts.kv_cache_share,
         )
         for cell in cells
+    ]
+    return tuple(
+        tier.model_copy(update={"domains": judge_domains(cell.records, variant.longest_run, [cell.file.sha256])})
+        for tier, cell in zip(found, cells, strict=True)
     )
 
 
@@ -227,7 +241,15 @@ def judge(job: Job, seen: Observed, busy: bool, policy_path: str) -> VariantResu
         proof_tiers=proof,
         alarms=found_alarms,
         client_lag_ms=lag_ms,
+        cost_law=_cost_law(variant, seen, tiers),
     )
+
+
+def _cost_law(variant: ServedVariant, seen: Observed, tiers: tuple[TierResult, ...]) -> CostLaw | None:
+    if seen.probe is None or not tiers:
+        return None
+    short = _judged(variant, (seen.probe,))[0]
+    return judge_cost_law(short, tiers[0], (shorter(variant.max_draft_len), variant.max_draft_len))
 
 
 def _policy(job: Job, seen: Observed, tiers: tuple[TierResult, ...], path: str) -> PolicyResult | None:
