@@ -15,6 +15,7 @@ from draftyard.doors.locks import exclusive
 from draftyard.doors.store import Store, StoreRoots
 from draftyard.nouns.blueprint import Step, StepKind
 from draftyard.nouns.errors import Failure
+from draftyard.nouns.policy import Policy
 from draftyard.rules.capability import capability_problems
 from draftyard.rules.explain import StepState
 from draftyard.verbs.build import build, check
@@ -70,6 +71,21 @@ def test_everything_is_made_once(tmp_path: Path) -> None:
     assert (second.made, sorted(second.had)) == ([], sorted(first.made))
     assert all((one.path / "receipt.json").is_file() for one in built)
     check(recipe, BuildOptions(out), Recorder())
+
+
+def test_a_policy_makes_repositories_of_its_own_where_there_is_speculation(tmp_path: Path) -> None:
+    recipe, out, policy = write_recipe(tmp_path), tmp_path / "out", tmp_path / "measured.json"
+    policy.write_text('{"version": 1, "steps": [{"running": 4, "max_draft_len": 0}]}')
+    build(recipe, BuildOptions(out), Recorder())
+    again = Recorder()
+    _, built = build(recipe, BuildOptions(out, policy=policy), again)
+    assert sorted(again.made) == ["repository draft_target-fp32-cpu-tp1", "repository ngram-fp32-cpu-tp1"]
+    packaged_now = [one for one in built if one.kind == StepKind.REPOSITORY.value]
+    files = {one.label.split()[1].split("-")[0]: (one.path / "policy.json").exists() for one in packaged_now}
+    assert files == {"none": False, "ngram": True, "draft_target": True}
+    policy.write_text('{"version": 1, "step": []}')
+    with pytest.raises(Failure, match=r"measured\.json is no policy: .*step"):
+        build(recipe, BuildOptions(out, policy=policy), Recorder())
 
 
 def test_engines_first_and_repositories_later(tmp_path: Path) -> None:
@@ -225,8 +241,8 @@ def test_what_is_verified_has_the_limits_of_its_repository(tmp_path: Path, monke
 def test_a_source_that_changes_under_the_build_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     recipe, out = write_recipe(tmp_path), tmp_path / "out"
 
-    def draw_then_change(path: Path, cache: Path | None, rehearsal: bool) -> object:
-        drawing = draw_recipe(path, cache, rehearsal)
+    def draw_then_change(path: Path, cache: Path | None, rehearsal: bool, policy: Policy | None) -> object:
+        drawing = draw_recipe(path, cache, rehearsal, policy)
         settings = tmp_path / "target" / "generation_config.json"
         settings.write_text(settings.read_text().replace("[2, 3]", "[2]"))
         return drawing

@@ -3,6 +3,7 @@
 import json
 import urllib.error
 import urllib.request
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -95,6 +96,27 @@ def test_an_engine_of_another_size_is_refused(tmp_path, block, key, value, messa
     path.write_text(json.dumps(config))
     with pytest.raises(Failure, match=message):
         make_repository(repository_step(model, None), workplace(tmp_path, "repository", model))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"version": "0.8.0"}, "built by TensorRT-LLM 0.8.0, the server's backend is 1.2.1"),
+        ({"kv_cache_type": "CONTINUOUS"}, "no paged KV cache"),
+        ({"plugin_config": {"paged_kv_cache": False}}, "no paged KV cache"),
+        ({"plugin_config": {"remove_input_padding": False}}, "takes padded input"),
+    ],
+)
+def test_an_engine_of_another_version_or_batching_is_refused(tmp_path, change, message):
+    model = write_engine(tmp_path, None)
+    path = tmp_path / "engine/config.json"
+    config = json.loads(path.read_text())
+    (config if "version" in change else config["build_config"]).update(change)
+    path.unlink()
+    path.write_text(json.dumps(config))
+    step = replace(repository_step(model, None), toolchain={"tensorrt_llm": "1.2.1"})
+    with pytest.raises(Failure, match=message):
+        make_repository(step, workplace(tmp_path, "repository", model))
 
 
 def test_a_larger_engine_serves_what_was_asked(tmp_path):

@@ -36,6 +36,25 @@ def draft_engine_problems(
     return tuple(problems)
 
 
+def version_problems(config: Mapping[str, Json], toolchain: Mapping[str, Json]) -> tuple[Problem, ...]:
+    """A backend loads engines of its own version alone; one that needs another batching never gets its inputs.
+
+    In-flight batching, the only kind that a repository is made for, takes packed input and a paged cache.
+    """
+    built, wanted = config.get("version"), toolchain.get("tensorrt_llm")
+    build = _object(config, "build_config")
+    plugins = _object(build, "plugin_config")
+    problems = []
+    if wanted is not None and built != wanted:
+        what = f"the engine was built by TensorRT-LLM {built}, the server's backend is {wanted}"
+        problems.append(Problem(what, _PLAN_AGAIN))
+    if str(build.get("kv_cache_type", "PAGED")).upper() != "PAGED" or plugins.get("paged_kv_cache") is False:
+        problems.append(Problem("the engine has no paged KV cache, which in-flight batching needs", _PLAN_AGAIN))
+    if plugins.get("remove_input_padding") is False:
+        problems.append(Problem("the engine takes padded input, in-flight batching sends it packed", _PLAN_AGAIN))
+    return tuple(problems)
+
+
 def _object(config: Mapping[str, Json], key: str) -> Mapping[str, Json]:
     value = config.get(key)
     return value if isinstance(value, Mapping) else {}

@@ -20,7 +20,7 @@ from draftyard.nouns.digest import Json
 from draftyard.nouns.errors import ExitCode, Failure, Problem, raise_problems
 from draftyard.nouns.repository import ModelConfig, ModelName, Repository, RepositoryPlan
 from draftyard.rules.triton_checks import placeholder_problems, repository_problems
-from draftyard.rules.triton_engine import draft_engine_problems, engine_problems
+from draftyard.rules.triton_engine import draft_engine_problems, engine_problems, version_problems
 from draftyard.rules.triton_repository import (
     DRAFT_ENGINE_PLACE,
     ENGINE_PLACE,
@@ -45,10 +45,9 @@ def make_repository(step: Step, workplace: Workplace) -> tuple[str, ...]:
     if plan.guests_digest != guests_digest():
         raise Failure("the guests in triton_repo/models changed since the plan was made", "plan again")
     staging = workplace.staging
-    linked = list(_install_engine(plan, workplace.input_path(step.inputs[0]), staging / ENGINE_PLACE, engine_problems))
-    if plan.draft_ranks:
-        draft = workplace.input_path(step.inputs[1])
-        linked += _install_engine(plan, draft, staging / DRAFT_ENGINE_PLACE, draft_engine_problems)
+    linked: list[str] = []
+    for key, place, check in _engines(plan, step):
+        linked += _install_engine(plan, step.toolchain, workplace.input_path(key), staging / place, check)
     workplace.progress(0.4, "engine")
     copied = _install_tokenizer(step, workplace.source_paths[0], staging)
     workplace.progress(0.6, "tokenizer")
@@ -84,10 +83,19 @@ def check_repository(repository: Path, drawn: Repository) -> None:
 EngineCheck: TypeAlias = Callable[[RepositoryPlan, Mapping[str, Json], Collection[str]], tuple[Problem, ...]]
 
 
-def _install_engine(plan: RepositoryPlan, engine: Path, place: Path, check: EngineCheck) -> tuple[str, ...]:
+def _engines(plan: RepositoryPlan, step: Step) -> Iterable[tuple[str, str, EngineCheck]]:
+    """The keys of the engines, where each goes in the repository, and what it has to be."""
+    yield step.inputs[0], ENGINE_PLACE, engine_problems
+    if plan.draft_ranks:
+        yield step.inputs[1], DRAFT_ENGINE_PLACE, draft_engine_problems
+
+
+def _install_engine(
+    plan: RepositoryPlan, toolchain: Mapping[str, Json], engine: Path, place: Path, check: EngineCheck
+) -> tuple[str, ...]:
     config = read_config(engine / "config.json")
     files = [path.relative_to(engine).as_posix() for path in engine.rglob("*") if path.is_file()]
-    raise_problems(check(plan, config, files))
+    raise_problems([*check(plan, config, files), *version_problems(config, toolchain)])
     return link_engine(engine, place)
 
 
