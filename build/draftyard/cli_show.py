@@ -4,14 +4,18 @@ import json
 import sys
 import threading
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
 
 from draftyard.nouns.blueprint import Step
 from draftyard.nouns.digest import Json
+
+if TYPE_CHECKING:
+    # Bars are shown by builds on a terminal alone.
+    from rich.progress import Progress, TaskID
 
 _PIPE_WIDTH = 200
 
@@ -73,7 +77,7 @@ class PlainWatcher:
 class BarWatcher:
     """A bar on the terminal for each step that runs."""
 
-    def __init__(self, progress: Progress) -> None:
+    def __init__(self, progress: "Progress") -> None:
         self._progress = progress
         self._bars: dict[str, TaskID] = {}
 
@@ -96,8 +100,10 @@ class BarWatcher:
         self._progress.console.print(words, highlight=False, markup=False)
 
 
-def progress_bars() -> Progress:
+def progress_bars() -> "Progress":
     """Bars on stderr; to be entered as a context."""
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
     columns = (
         TextColumn("{task.description}", markup=False),
         BarColumn(),

@@ -7,7 +7,6 @@ from typing import Protocol
 
 from draftyard.nouns.enums import StrEnum
 
-
 # By the text of a member, which is its hash: a large model asks this thousands of times.
 _ITEM_BYTES: dict[str, int] = {"F32": 4, "F16": 2, "BF16": 2, "I64": 8, "I32": 4, "I16": 2}
 
