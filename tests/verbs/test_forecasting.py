@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from tests.doors.test_prediction_files import SPEED
+from tests.fakes.appliance import NAMES, lay_out
 from tests.fakes.tiny_recipe import write_recipe
 
 from draftyard.cli import main
@@ -128,3 +129,43 @@ def test_a_plan_loads_neither_torch_nor_arrays_nor_templates(tmp_path: Path) -> 
     done = subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
     assert done.stderr.splitlines()[-1] == "[]"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_recipes_for_appliances_are_forecast_from_headers(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Sizes that their engines are built for, against what H100 and H200 report; every variant has every figure."""
+    recipe = lay_out(tmp_path) / f"{name}.yaml"
+    document = planned(recipe, tmp_path / "out", capsys, "--html", str(tmp_path / "page.html"))
+    found = forecasts(document)
+    variants = document["variants"]
+    assert isinstance(variants, list)
+    assert len(found) == len(variants)
+    for one in found.values():
+        memory, loads = one["memory"], one["loads"]
+        assert isinstance(memory, dict)
+        assert isinstance(loads, list)
+        assert memory["fit"] in ("fits", "tight", "does not fit")
+        assert memory["usable_bytes"] > 85e9
+        assert (memory["fit"] == "does not fit") == (memory["total"]["value"] > memory["usable_bytes"])
+        assert loads[0]["concurrency"] == 1
+        drafted = not str(one["variant"]).startswith("none")
+        for load in loads:
+            assert (load["speedup"] is not None) == drafted
+            assert load["step_ms"]["low"] < load["step_ms"]["value"] < load["step_ms"]["high"]
+    assert (tmp_path / "page.html").read_text().count("<svg") >= 2
+
+
+def test_16_bit_weights_of_70b_and_their_pool_do_not_fit_two_h100(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """70.6 GB of weights and 131,072 tokens of 164 KB on each of two devices of 85.5 GB: 98 GB; in FP8 it fits."""
+    recipe = lay_out(tmp_path) / "llama-3.3-70b.yaml"
+    found = forecasts(planned(recipe, tmp_path / "out", capsys))
+    words = {}
+    for name in ("none-fp16-h100_sxm", "none-fp8-h100_sxm", "none-fp16-h200_sxm"):
+        memory = next(one for variant, one in found.items() if variant.startswith(name))["memory"]
+        assert isinstance(memory, dict)
+        words[name] = memory["fit"]
+    assert list(words.values()) == ["does not fit", "fits", "fits"]
