@@ -2,6 +2,7 @@
 
 import csv
 import hashlib
+import math
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,11 +40,13 @@ class Row:
         return (self.columns.get(name) or "").strip()
 
     def number(self, name: str) -> float | None:
-        """A column's number, None when it is missing or no number."""
+        """A column's number, None when it is missing, no number, or not above 0 (every column here counts or measures
+        something)."""
         try:
-            return float(self.text(name))
+            value = float(self.text(name))
         except ValueError:
             return None
+        return value if 0.0 < value < math.inf else None
 
     @property
     def id(self) -> str:

@@ -87,6 +87,19 @@ def test_the_split_column_decides_where_it_parts_the_file() -> None:
     assert names[0].startswith("hash")
 
 
+@pytest.mark.parametrize(
+    ("column", "text"), [("value", "nan"), ("value", "-1"), ("isl", "-3"), ("batch_or_concurrency", "inf")]
+)
+def test_impossible_numbers_are_no_numbers(
+    column: str, text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = stored_rows()
+    rows[0] = {**rows[0], column: text}
+    left = run(write(tmp_path / "rows.csv", rows), capsys)["in_no_family"]
+    assert isinstance(left, dict)
+    assert rows[0]["id"] in [name for ids in left.values() for name in ids]
+
+
 def test_halves_hold_whole_configurations() -> None:
     rows = read_rows(ROWS)
     one = Row({**rows[0].columns, "metric": "ttft", "kind": "ttft", "value": "1"})
