@@ -30,8 +30,9 @@ CHANNEL_OPTIONS = (
 NUMPY_TYPES = {"INT32": np.int32, "INT64": np.int64, "UINT64": np.uint64, "FP32": np.float32, "BOOL": np.bool_}
 REFUSALS = ("maximum queue size", "queue is full", "unavailable", "try again later")
 LATE = "request timed out"
-# With this header a stream ends with the status of its error; without it an error is a text and nothing else.
-WITH_STATUS = (("triton_grpc_error", "true"),)
+# An error is a text and nothing else: asked for its status by the header triton_grpc_error, the server of Triton 24.10
+# aborts when errors meet many cancelled streams. What is none of these, and comes first, is a refusal of the request.
+FAULTY = ("failed", "ended early", "sent nothing", "in mid-stream", "shutting down", "exception", "internal")
 FAULTS = {
     grpc.StatusCode.INVALID_ARGUMENT: EntryFault.BAD_REQUEST,
     grpc.StatusCode.RESOURCE_EXHAUSTED: EntryFault.BUSY,
@@ -166,12 +167,14 @@ class Endpoint:
         stream, which cancels the request. The messages are read as they are, without the client library's results.
         """
         shape = await self.shape(call.model)
-        stream = self._infer(iter((_message(call, shape.batched),)), timeout=timeout_s, metadata=WITH_STATUS)
+        stream = self._infer(iter((_message(call, shape.batched),)), timeout=timeout_s)
         last: EntryReply | None = None
         try:
             async for answer in stream:
                 if answer.error_message:
-                    raise EntryFailure(_fault_of_words(answer.error_message), str(answer.error_message))
+                    fault = _fault_of_words(answer.error_message)
+                    refused = last is None and fault is EntryFault.FAILED and not _faulty(answer.error_message)
+                    raise EntryFailure(EntryFault.BAD_REQUEST if refused else fault, str(answer.error_message))
                 if answer.infer_response.outputs:
                     last = _reply(answer.infer_response)
                     yield last
@@ -247,6 +250,10 @@ def _fault_of_words(message: str) -> EntryFault:
     if any(words in message.lower() for words in REFUSALS):
         return EntryFault.BUSY
     return EntryFault.TIMEOUT if LATE in message else EntryFault.FAILED
+
+
+def _faulty(message: str) -> bool:
+    return any(words in message.lower() for words in FAULTY)
 
 
 def _entry_failure(error: grpc.aio.AioRpcError) -> EntryFailure:

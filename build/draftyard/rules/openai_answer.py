@@ -5,6 +5,8 @@ from collections.abc import Mapping, Sequence
 
 from draftyard.nouns.openai import AnswerCounts, AnswerHead, OpenAiKind
 
+# Made once: `json.dumps` with other than its own defaults makes one for every call.
+_ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
 DONE = b"data: [DONE]\n\n"
 LENGTH = "length"
 OBJECTS = {
@@ -136,4 +138,4 @@ def _chunk(
 
 
 def _json(value: Mapping[str, object]) -> bytes:
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
+    return _ENCODER.encode(value).encode()
