@@ -5,8 +5,8 @@ import math
 from hypothesis import given
 from hypothesis import strategies as st
 
-from draftyard.nouns.load import LoadLevel
-from draftyard.rules.next_load import affordable, around, between, in_order, next_concurrency
+from draftyard.rules.clusters import Estimate
+from draftyard.rules.next_load import around, between, in_order, next_concurrency, to_repeat
 
 
 def test_ends_come_first() -> None:
@@ -45,7 +45,9 @@ def test_nothing_is_left_when_it_never_pays_or_always() -> None:
     assert around(1, set()) == (1,)
 
 
-def test_what_fits_into_the_time_is_measured() -> None:
-    levels = tuple(LoadLevel(load) for load in (1, 8, 4, 2))
-    assert affordable(levels, lambda level: float(level.concurrency), 6.0) == (levels[0], levels[2])
-    assert affordable(levels, lambda level: 1e9, None) == levels
+def test_more_turns_go_to_what_is_not_settled() -> None:
+    found = {1: Estimate(0.4, 0.05, 6), 2: Estimate(0.02, 0.05, 6), 4: Estimate(-0.05, 0.2, 6)}
+    assert to_repeat(found, {1: 1, 2: 1, 4: 1}) == 4
+    assert to_repeat(found, {1: 1, 2: 1, 4: 2}) == 2, "all are repeated once before one is repeated twice"
+    assert to_repeat(found, {1: 1, 2: 6, 4: 6}) is None
+    assert to_repeat({1: found[1]}, {1: 1}) is None

@@ -133,6 +133,8 @@ class DomainResult(Part):
 class TierResult(Part):
     """All arms at one load and what follows; `evidence` is the SHA-256 of the tier's raw records.
 
+    A load that was measured again has the digests of those records in `more_evidence`.
+
     A tier of an open loop has `request_rate` above 0 and concurrency 0. `policy` is there when that arm was measured.
     """
 
@@ -163,6 +165,7 @@ class TierResult(Part):
     policy_over_speculative: float | None = None
     policy_over_speculative_interval: Interval | None = None
     recovered: int = 0
+    more_evidence: tuple[str, ...] = ()
     domains: tuple[DomainResult, ...] = ()
 
 

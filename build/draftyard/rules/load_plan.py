@@ -56,12 +56,12 @@ def repeats(prompts: Sequence[Prompt], tiers: int, requests: int) -> bool:
 
 
 def blocks(
-    prompts: Sequence[Prompt], concurrency: int, tier: int, arms: tuple[Arm, ...] = TWO_ARMS
+    prompts: Sequence[Prompt], concurrency: int, tier: int, arms: tuple[Arm, ...] = TWO_ARMS, first: int = 0
 ) -> tuple[Block, ...]:
     """All arms in turns, each order followed by its reverse (ABBA, ABC CBA): a steady drift favours none of them.
 
     With three arms another one comes to the middle from pair to pair of turns. A block holds at least `concurrency`
-    prompts, so that the asked load is reached, and at least two.
+    prompts, so that the asked load is reached, and at least two. Numbers of blocks and turns begin at `first`.
     """
     size = max(concurrency, 2)
     count = max(1, len(prompts) // size)
@@ -70,7 +70,7 @@ def blocks(
     for turn in range(count):
         part = tuple(prompts[bounds[turn] : bounds[turn + 1]])
         for arm in order_of_arms(arms, turn + tier):
-            listed.append(Block(len(listed), arm, part, turn))
+            listed.append(Block(first + len(listed), arm, part, first + turn))
     return tuple(listed)
 
 

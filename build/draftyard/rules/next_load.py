@@ -2,11 +2,12 @@
 
 import itertools
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
-from draftyard.nouns.load import LoadLevel
+from draftyard.rules.clusters import Estimate
 
 MOST_CONCURRENCY = 256
+MOST_ROUNDS = 6
 
 
 def in_order(concurrency: Sequence[int]) -> tuple[int, ...]:
@@ -45,20 +46,19 @@ def next_concurrency(wanted: Sequence[int], speedups: Mapping[int, float], most:
     return None
 
 
+def to_repeat(estimates: Mapping[int, Estimate], rounds: Mapping[int, int]) -> int | None:
+    """The load whose verdict more turns would settle soonest: its interval holds 1, and it is the widest of those.
+
+    None when every interval lies on one side of 1, or has been repeated often enough.
+    """
+    open_loads = []
+    for load, found in estimates.items():
+        span = found.interval()
+        if rounds[load] < MOST_ROUNDS and (span is None or span.low <= 1.0 <= span.high):
+            open_loads.append((rounds[load], -found.log_error, load))
+    return min(open_loads)[2] if open_loads else None
+
+
 def around(threshold: int, measured: Collection[int]) -> tuple[int, ...]:
     """Loads just below and at a policy's threshold that were not measured yet."""
     return tuple(load for load in (threshold - 1, threshold) if load >= 1 and load not in measured)
-
-
-def affordable(
-    levels: Sequence[LoadLevel], cost_s: Callable[[LoadLevel], float], left_s: float | None
-) -> tuple[LoadLevel, ...]:
-    """As many of the levels, in order, as the time that is left allows; all when there is no limit."""
-    chosen: list[LoadLevel] = []
-    for level in levels:
-        cost = cost_s(level)
-        if left_s is not None and cost > left_s:
-            continue
-        left_s = None if left_s is None else left_s - cost
-        chosen.append(level)
-    return tuple(chosen)

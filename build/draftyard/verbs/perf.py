@@ -14,8 +14,9 @@ from draftyard.nouns.policy import Policy
 from draftyard.nouns.prompt import Message, Prompt
 from draftyard.nouns.timeline import Arm, EntryRequest, Outcome
 from draftyard.nouns.verification import Verify
+from draftyard.rules.clusters import Estimate
 from draftyard.rules.load_plan import LEAST_TURNS, TWO_ARMS, blocks, tier_prompts, tier_size
-from draftyard.rules.next_load import next_concurrency
+from draftyard.rules.next_load import next_concurrency, to_repeat
 from draftyard.rules.verdict import pairs_of, rate_estimate
 from draftyard.verbs.load_client import ArmSettings, LoadClient
 
@@ -23,6 +24,8 @@ Show: TypeAlias = Callable[[str], None]
 
 RECORD_FORMAT = 2
 WARM_UP_TOKENS = 16
+# Blocks and turns of a repeat are numbered from here on, so that they stay apart from those before.
+TURNS_OF_A_REPEAT = 10_000
 # Asked before anything is measured, in both arms, and never measured.
 WARM_UP_PROMPTS = (
     Prompt("warm-up-1", "warm-up", "train", "short", (Message("user", "Describe a walk along a river in autumn."),)),
@@ -114,19 +117,29 @@ class Measurer:
         self._warm = False
 
     async def explore(self, arms: ArmSettings, extra_tiers: int) -> tuple[Cell, ...]:
-        """The recipe's closed-loop tiers, then up to `extra_tiers` around the crossing, in order of load."""
+        """The recipe's closed-loop tiers, then up to `extra_tiers` around the crossing, in order of load.
+
+        With a time to keep, what is left of it goes to more turns at the loads that are not settled.
+        """
         chosen = (*TWO_ARMS, Arm.POLICY) if arms.served else TWO_ARMS
         wanted = self._load.settings.concurrency
-        cells: dict[int, Cell] = {}
-        speedups: dict[int, float] = {}
-        while (load := next_concurrency(wanted, speedups, self._load.most_concurrency)) is not None:
-            level = LoadLevel(load)
-            if len(cells) >= len(wanted) + extra_tiers or (cells and not self._allowed(level, len(chosen))):
+        cells: dict[int, list[Cell]] = {}
+        estimates: dict[int, Estimate] = {}
+        while True:
+            speedups = {load: found.value for load, found in estimates.items()}
+            load = next_concurrency(wanted, speedups, self._load.most_concurrency)
+            if load is not None and len(cells) >= len(wanted) + extra_tiers:
+                load = None
+            if load is None and self.budget.deadline_s is not None:
+                load = to_repeat(estimates, {known: len(listed) for known, listed in cells.items()})
+            if load is None or (cells and not self._allowed(LoadLevel(load), len(chosen))):
                 break
-            cells[load] = await self.cell(level, chosen, arms, tier=len(cells))
-            found = rate_estimate(pairs_of(cells[load].records))
-            speedups[load] = 1.0 if found is None else found.value
-        return tuple(cells[load] for load in sorted(cells))
+            listed = cells.setdefault(load, [])
+            tier = sum(len(one) for one in cells.values())
+            listed.append(await self.cell(LoadLevel(load), chosen, arms, tier, len(listed)))
+            records = [record for cell in listed for record in cell.records]
+            estimates[load] = rate_estimate(pairs_of(records)) or Estimate(0.0, 0.0, 1)
+        return tuple(cell for load in sorted(cells) for cell in cells[load])
 
     async def probe(self, draft_length: int) -> Cell | None:
         """The first tier once more with shorter drafts, which tells what a drafted token costs; None out of time."""
@@ -159,14 +172,18 @@ class Measurer:
         self._show(f"{level.words}: left out, the time is over")
         return False
 
-    async def cell(self, level: LoadLevel, arms: tuple[Arm, ...], settings: ArmSettings, tier: int) -> Cell:
-        """One level, from disk when it is there, whole, and may be used."""
+    async def cell(
+        self, level: LoadLevel, arms: tuple[Arm, ...], settings: ArmSettings, tier: int, repeat: int = 0
+    ) -> Cell:
+        """One level, from disk when it is there, whole, and may be used; a `repeat` has turns of its own."""
         load = self._load
         prompts = tier_prompts(load.prompts, tier, load.level_size(level))
         policy = settings.policy if Arm.POLICY in arms else None
         parameters = load.cell_parameters(level, prompts, arms, policy)
         if settings.served and settings.draft_length != load.draft_length:
             parameters["draft_length"] = settings.draft_length
+        if repeat:
+            parameters["repeat"] = repeat
         found = self._store.load(load.repository_key, parameters) if self._reuse else None
         if found is not None and all(record.timeline.outcome is Outcome.SUCCESS for record in found.records):
             self._show(f"{level.words}: have, measured {found.facts.measured_at}")
@@ -179,7 +196,8 @@ class Measurer:
         self._show(f"{level.words}: {len(prompts)} requests in each of {len(arms)} arms{words}")
         salt = digest({**parameters, "measured_at": now_utc()})
         client = LoadClient(self._endpoint, load.settings, settings, salt, load.metrics_url)
-        ran = await client.run(level, blocks(prompts, load.turn_size(level), tier, arms))
+        plan = blocks(prompts, load.turn_size(level), tier, arms, first=repeat * TURNS_OF_A_REPEAT)
+        ran = await client.run(level, plan)
         cell = self._store.save(
             load.repository_key,
             parameters,

@@ -24,7 +24,15 @@ from draftyard.rules.load_plan import repeats
 from draftyard.rules.next_load import around
 from draftyard.rules.policy_decision import decide_policy, policy_words, prove_policy, threshold_of
 from draftyard.rules.smoke_checks import joined, losslessness
-from draftyard.rules.verdict import by_domain, find_crossings, find_crossover, judge_domains, judge_tier, pairs_of
+from draftyard.rules.verdict import (
+    by_domain,
+    find_crossings,
+    find_crossover,
+    judge_domains,
+    judge_tier,
+    level_of,
+    pairs_of,
+)
 from draftyard.rules.worth import judge_cost_law
 from draftyard.verbs.load_client import ArmSettings
 from draftyard.verbs.lossless import LosslessPlan, check_lossless_passes
@@ -178,22 +186,28 @@ def _records(cells: tuple[Cell, ...]) -> tuple[RequestRecord, ...]:
 
 
 def _judged(variant: ServedVariant, cells: tuple[Cell, ...]) -> tuple[TierResult, ...]:
-    found = [
-        judge_tier(
-            concurrency=cell.records[0].concurrency,
-            records=cell.records,
-            draft_length=variant.longest_run,
-            evidence=cell.file.sha256,
-            measured_at=cell.facts.measured_at,
-            reused=cell.reused,
-            kv_cache_share=cell.facts.kv_cache_share,
-        )
-        for cell in cells
-    ]
-    return tuple(
-        tier.model_copy(update={"domains": judge_domains(cell.records, variant.longest_run, [cell.file.sha256])})
-        for tier, cell in zip(found, cells, strict=True)
+    """One result for each load; cells of one load are taken together."""
+    grouped: dict[tuple[int, float], list[Cell]] = {}
+    for cell in cells:
+        grouped.setdefault(level_of(cell.records[0]), []).append(cell)
+    return tuple(_judged_load(variant, listed) for listed in grouped.values())
+
+
+def _judged_load(variant: ServedVariant, cells: list[Cell]) -> TierResult:
+    records = _records(tuple(cells))
+    digests = [cell.file.sha256 for cell in cells]
+    shares = [cell.facts.kv_cache_share for cell in cells if cell.facts.kv_cache_share is not None]
+    found = judge_tier(
+        concurrency=records[0].concurrency,
+        records=records,
+        draft_length=variant.longest_run,
+        evidence=digests[0],
+        measured_at=cells[-1].facts.measured_at,
+        reused=all(cell.reused for cell in cells),
+        kv_cache_share=max(shares, default=None),
     )
+    domains = judge_domains(records, variant.longest_run, digests)
+    return found.model_copy(update={"domains": domains, "more_evidence": tuple(digests[1:])})
 
 
 def speculative_by_domain(cells: tuple[Cell, ...]) -> dict[str, list[Timeline]]:
@@ -211,7 +225,10 @@ def judge(job: Job, seen: Observed, busy: bool, policy_path: str) -> VariantResu
     if settings.prefix_cache is CacheUse.KEPT:
         parts += [_tier_losslessness(cell.records) for cell in seen.tiers]
     lossless = joined(parts)
-    crossover = find_crossover({cell.records[0].concurrency: cell.records for cell in seen.tiers})
+    loads: dict[int, list[RequestRecord]] = {}
+    for record in _records(seen.tiers):
+        loads.setdefault(record.concurrency, []).append(record)
+    crossover = find_crossover(loads)
     cores = max((cell.facts.client_cpu_cores for cell in seen.cells), default=None)
     lag_ms = max((cell.facts.client_lag_ms for cell in seen.cells), default=None)
     speculative = [right.timeline for _, right in pairs_of(everything)]
