@@ -8,7 +8,7 @@ import pytest
 from jsonschema import Draft202012Validator, ValidationError
 from pydantic import ValidationError as Refusal
 
-from draftyard.doors.repository_files import read_policy, write_policy
+from draftyard.doors.policy_files import read_policy, write_policy
 from draftyard.nouns.errors import Failure
 from draftyard.nouns.policy import Policy
 from draftyard.verbs.schema import policy_schema

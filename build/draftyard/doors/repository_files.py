@@ -5,14 +5,11 @@ import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from pydantic import ValidationError
-
 from draftyard.doors.model_config import FILE_NAME, config_text, read_model_config
 from draftyard.doors.tensors import link_tensor_file
 from draftyard.doors.tokenizer_files import tokenizer_paths
 from draftyard.nouns.artifact import RECEIPT_NAME
 from draftyard.nouns.errors import Failure
-from draftyard.nouns.policy import Policy
 from draftyard.nouns.repository import ModelConfig, Repository
 
 # git, rsync and archives lose an empty folder, and a model without a version folder does not load.
@@ -27,23 +24,6 @@ def write_model_config(models: Path, config: ModelConfig) -> None:
     if not any(version.iterdir()):
         (version / KEEP_NAME).touch()
     (directory / FILE_NAME).write_text(config_text(config), encoding="utf-8")
-
-
-def write_policy(path: Path, policy: Policy) -> None:
-    """Write a policy as the entry reads it."""
-    path.write_text(policy.model_dump_json(indent=2) + "\n", encoding="utf-8")
-
-
-def read_policy(path: Path) -> Policy:
-    """Read a policy file; Failure names everything in it that is wrong."""
-    try:
-        return Policy.model_validate_json(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise Failure(f"the policy {path} cannot be read: {error.strerror}", "give a policy file") from None
-    except (ValidationError, UnicodeDecodeError) as error:
-        found = error.errors() if isinstance(error, ValidationError) else ()
-        shown = "; ".join(f"{'.'.join(str(part) for part in one['loc'])}: {one['msg']}".lstrip(": ") for one in found)
-        raise Failure(f"{path.name} is no policy: {shown or error}", "see: draftyard schema policy") from None
 
 
 def read_repository(repository: Path) -> Repository:

@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from pathlib import Path
 
+from draftyard.doors.policy_files import read_policy
 from draftyard.doors.recipe_files import remember
-from draftyard.doors.repository_files import read_policy
 from draftyard.doors.store import StoreRoots
 from draftyard.nouns.blueprint import Step
 from draftyard.nouns.errors import ExitCode, Failure, Problem, raise_problems

@@ -5,13 +5,13 @@ from pathlib import Path
 from typing import TypeAlias
 
 from draftyard.doors.config_files import read_config
+from draftyard.doors.policy_files import write_policy
 from draftyard.doors.repository_files import (
     config_texts,
     copy_tokenizer,
     link_engine,
     read_repository,
     write_model_config,
-    write_policy,
 )
 from draftyard.doors.shipped_files import copy_guest, guests_digest
 from draftyard.doors.tokenizer_files import read_tokenizer

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from draftyard.doors.repository_files import read_policy
+from draftyard.doors.policy_files import read_policy
 from draftyard.nouns.errors import Failure
 from draftyard.nouns.report import Report
 from draftyard.nouns.repository import RepositoryPlan

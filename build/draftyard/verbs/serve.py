@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 from typing import NoReturn
 
-from draftyard.doors.repository_files import read_policy
+from draftyard.doors.policy_files import read_policy
 from draftyard.doors.triton import RunningServer, embedded_server
 from draftyard.nouns.errors import ExitCode, Failure
 from draftyard.nouns.repository import ModelName
