@@ -1,6 +1,5 @@
 """How long drafts may be at which load: the measured policy, as a value."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
