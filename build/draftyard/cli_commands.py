@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from draftyard import __version__
 from draftyard.cli_gateway import gateway_command, gateway_options
+from draftyard.cli_release import release_command, verify_release_command
 from draftyard.nouns.errors import ExitCode, Failure
 
 if TYPE_CHECKING:
@@ -276,6 +277,8 @@ COMMANDS: Mapping[str, Command] = {
     "serve": _serve,
     "gateway": gateway_command,
     "verify": _verify,
+    "release": release_command,
+    "verify-release": verify_release_command,
     "fidelity": _fidelity,
     "calibrate": _calibrate,
     "report": _report,

@@ -6,6 +6,7 @@ from typing import TypeAlias
 
 from draftyard import __version__
 from draftyard.cli_gateway import add_gateway_words
+from draftyard.cli_release import add_release_words
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -22,6 +23,7 @@ def make_parser() -> argparse.ArgumentParser:
     _add_looking(commands)
     _add_making(commands)
     _add_proving(commands)
+    add_release_words(commands)
     _add_rest(commands)
     return parser
 

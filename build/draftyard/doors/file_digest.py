@@ -2,8 +2,9 @@
 
 import hashlib
 import os
+from collections import deque
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import lru_cache
 from itertools import islice
 from pathlib import Path
@@ -30,6 +31,45 @@ def file_digest(path: Path) -> str:
             for offset, length, data in batch:
                 total.update(read[offset].result() if data else _zeros_digest(length))
     total.update(size.to_bytes(8, "little"))
+    return total.hexdigest()
+
+
+class StreamDigest:
+    """The same digest of bytes that pass by: pieces are hashed on other threads while the next ones come."""
+
+    def __init__(self, pool: ThreadPoolExecutor) -> None:
+        self._pool = pool
+        self._total = hashlib.sha256()
+        self._waiting: deque[Future[bytes]] = deque()
+        self._size = 0
+
+    def update(self, piece: bytes) -> None:
+        """The next piece: PIECE_BYTES long, but for the last one."""
+        self._waiting.append(self._pool.submit(lambda: hashlib.sha256(piece).digest()))
+        self._size += len(piece)
+        # Pieces that wait are memory: no more of them than keep every thread busy.
+        while len(self._waiting) > 2 * _THREADS:
+            self._total.update(self._waiting.popleft().result())
+
+    def hexdigest(self) -> str:
+        """64 hexadecimal digits; nothing may come after."""
+        while self._waiting:
+            self._total.update(self._waiting.popleft().result())
+        self._total.update(self._size.to_bytes(8, "little"))
+        return self._total.hexdigest()
+
+
+def hash_pool() -> ThreadPoolExecutor:
+    """Threads for `StreamDigest`, one for each processor that pays."""
+    return ThreadPoolExecutor(_THREADS)
+
+
+def bytes_digest(data: bytes) -> str:
+    """The same digest of bytes in memory."""
+    total = hashlib.sha256()
+    for offset in range(0, len(data), PIECE_BYTES):
+        total.update(hashlib.sha256(data[offset : offset + PIECE_BYTES]).digest())
+    total.update(len(data).to_bytes(8, "little"))
     return total.hexdigest()
 
 

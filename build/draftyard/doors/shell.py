@@ -5,10 +5,14 @@ import os
 import shlex
 import signal
 import subprocess
+import tempfile
+import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 from draftyard.nouns.errors import ExitCode, Failure
 
@@ -132,16 +136,19 @@ def run(
     environment: Mapping[str, str] | None = None,
     log_path: Path | None = None,
     check: bool = True,
+    input_path: Path | None = None,
 ) -> Finished:
     """Run a program to its end and return its output.
 
     Failure when it cannot be started, when it needs longer than `timeout_s`, and, with `check`, when it fails; each
-    shows the command as it can be pasted into a shell. `log_path` gets the command and everything it printed.
+    shows the command as it can be pasted into a shell. `log_path` gets the command and everything it printed;
+    `input_path` is what it reads from stdin, nothing without one.
     """
     words = tuple(argv)
     began = time.monotonic()
     try:
-        process = _launch(words, cwd, environment, subprocess.PIPE, subprocess.PIPE)
+        with (input_path or Path(os.devnull)).open("rb") as given:
+            process = _launch(words, cwd, environment, subprocess.PIPE, subprocess.PIPE, given.fileno())
     except OSError as error:
         raise _not_started(words, error) from error
     try:
@@ -162,14 +169,89 @@ def run(
     return finished
 
 
+@contextmanager
+def writing_into(argv: Sequence[str], output: Path, *, timeout_s: float) -> Iterator[IO[bytes]]:
+    """Yield the stdin of a program whose stdout is the file `output`; Failure when the program fails or hangs."""
+    with output.open("wb") as file, _streaming(argv, subprocess.PIPE, file.fileno(), timeout_s) as process:
+        assert process.stdin is not None
+        yield process.stdin
+
+
+@contextmanager
+def reading_from(argv: Sequence[str], *, timeout_s: float) -> Iterator[IO[bytes]]:
+    """Yield the stdout of a program, to be read to its end; an exception ends it. Failure when it fails or hangs."""
+    with _streaming(argv, subprocess.DEVNULL, subprocess.PIPE, timeout_s) as process:
+        assert process.stdout is not None
+        yield process.stdout
+
+
+@contextmanager
+def _streaming(argv: Sequence[str], stdin: int, stdout: int, timeout_s: float) -> "Iterator[subprocess.Popen[bytes]]":
+    words, hung = tuple(argv), threading.Event()
+    with tempfile.TemporaryFile() as errors:
+        try:
+            process = _launch(words, None, None, stdout, errors.fileno(), stdin)
+        except OSError as error:
+            raise _not_started(words, error) from error
+
+        def end() -> None:
+            if process.poll() is None:
+                hung.set()
+                os.killpg(process.pid, signal.SIGKILL)
+
+        limit = threading.Timer(timeout_s, end)
+        limit.start()
+        failed = True
+        try:
+            yield process
+            if process.stdin is not None:
+                process.stdin.close()
+            failed = process.wait(timeout_s) != 0
+        except BrokenPipeError:
+            process.wait(timeout_s)  # it ended before it had read all: what it said is the reason
+        finally:
+            limit.cancel()
+            for stream in (process.stdin, process.stdout):
+                _close(stream)
+            _end_quietly(process)
+        if hung.is_set():
+            message = f"not finished after {timeout_s:g} s: {shlex.join(words)}"
+            raise Failure(message, "run it by hand to see where it hangs", ExitCode.WORK_FAILED)
+        if failed:
+            errors.seek(0)
+            raise _failed(Finished(words, process.returncode, "", _text(errors.read()), 0.0), None)
+
+
+def _close(stream: "IO[bytes] | None") -> None:
+    try:
+        if stream is not None:
+            stream.close()
+    except BrokenPipeError:
+        pass
+
+
+def _end_quietly(process: "subprocess.Popen[bytes]") -> None:
+    """Kill what still runs of a program whose output goes nowhere any more."""
+    if process.poll() is None:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+    for pid in session_members(process.pid):
+        _kill(pid)
+
+
 def _launch(
-    argv: tuple[str, ...], cwd: Path | None, environment: Mapping[str, str] | None, stdout: int, stderr: int
+    argv: tuple[str, ...],
+    cwd: Path | None,
+    environment: Mapping[str, str] | None,
+    stdout: int,
+    stderr: int,
+    stdin: int = subprocess.DEVNULL,
 ) -> "subprocess.Popen[bytes]":
     return subprocess.Popen(
         argv,
         cwd=cwd,
         env=None if environment is None else dict(environment),
-        stdin=subprocess.DEVNULL,
+        stdin=stdin,
         stdout=stdout,
         stderr=stderr,
         start_new_session=True,

@@ -2,14 +2,13 @@
 
 import platform
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 
 from draftyard.doors.host import HostFacts, package_version, read_gpus, read_host
 from draftyard.doors.triton import find_libpython, find_server
 from draftyard.nouns.digest import Json
-from draftyard.nouns.enums import StrEnum
 from draftyard.nouns.errors import ExitCode, Failure
+from draftyard.nouns.finding import Check, Finding
 
 _GIB = 1 << 30
 _LEAST_MEMORY = 4 * _GIB
@@ -27,24 +26,6 @@ _NEEDED_PACKAGES = (
     "grpcio",
     "tritonclient",
 )
-
-
-class Finding(StrEnum):
-    """How a check ended: `missing` fails the command, `warning` does not."""
-
-    OK = "ok"
-    WARNING = "warning"
-    MISSING = "missing"
-
-
-@dataclass(frozen=True, slots=True)
-class Check:
-    """One thing that was looked at; `hint` says what to do, empty when nothing needs doing."""
-
-    name: str
-    finding: Finding
-    what: str
-    hint: str = ""
 
 
 def doctor(out: Path) -> tuple[Check, ...]:
