@@ -53,8 +53,14 @@ class Recorder:
 
 def start_package(recipe: Path, out: Path) -> "subprocess.Popen[str]":
     argv = [sys.executable, "-m", "draftyard", "package", str(recipe), "--out", str(out), "--workers", "1"]
+    # A shell that starts the tests in the background makes all below it deaf to SIGINT.
     return subprocess.Popen(
-        argv, env={"PYTHONPATH": str(PACKAGE)}, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        argv,
+        env={"PYTHONPATH": str(PACKAGE)},
+        stderr=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
     )
 
 
