@@ -23,7 +23,7 @@ serve: setup ## serve a variant of RECIPE: make serve VARIANT=ngram-fp16-cpu-tp1
 verify: setup ## serve RECIPE's variants in turn, measure them for MINUTES and write a report
 	@$(DRAFTYARD) verify $(RECIPE) --profile full --minutes $(MINUTES)
 test: setup-dev ## linters and tests
-	@.venv/bin/python -m pytest -q
+	@.venv/bin/python -m pytest -q -n 2 --dist loadfile
 test-long: setup-dev demo-models ## the tests on the real demo models, some minutes
 	@.venv/bin/python -m pytest -q -m long
 lint: setup-dev ## linters only

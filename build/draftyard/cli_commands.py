@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from draftyard import __version__
 from draftyard.cli_gateway import gateway_command, gateway_options
-from draftyard.cli_release import release_command, verify_release_command
+from draftyard.cli_release import preflight_checks, release_command, verify_release_command
 from draftyard.nouns.errors import ExitCode, Failure
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ def _doctor(arguments: argparse.Namespace, call: tuple[str, ...]) -> int:
     from draftyard.cli_show import print_json, print_table
     from draftyard.verbs.doctor import as_json, doctor, exit_code
 
-    checks = doctor(arguments.out)
+    checks = preflight_checks(arguments) if arguments.release is not None else doctor(arguments.out)
     if arguments.measure and not exit_code(checks):
         from draftyard.verbs.doctor import measured
 

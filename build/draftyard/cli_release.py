@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from draftyard.nouns.errors import ExitCode
 
 if TYPE_CHECKING:
+    from draftyard.nouns.finding import Check
     from draftyard.verbs.verify_release import Trust
 
 # The class that argparse makes for subcommands has no public name.
@@ -46,8 +47,24 @@ def add_preflight_words(doctor: argparse.ArgumentParser) -> None:
     group.add_argument("--service-user", help="user that the server will run as (default: this one)")
     group.add_argument("--scratch", type=Path, help="directory that it may write to (default: OUT/deploy/out)")
     group.add_argument("--runtime", choices=("docker", "podman"), default="docker", help="default: docker")
-    group.add_argument("--ports", default="8000,8001,8002", help="HTTP, gRPC, metrics (default: 8000,8001,8002)")
+    group.add_argument(
+        "--ports", type=_ports, default=(8000, 8001, 8002), help="HTTP, gRPC, metrics (default: 8000,8001,8002)"
+    )
     _trust(group)
+
+
+def preflight_checks(arguments: argparse.Namespace) -> "tuple[Check, ...]":
+    """`draftyard doctor --release`."""
+    from draftyard.verbs.preflight import PreflightOptions, preflight
+
+    options = PreflightOptions(
+        variant=arguments.variant,
+        user=arguments.service_user,
+        scratch=arguments.scratch or arguments.out / "deploy" / "out",
+        runtime=arguments.runtime,
+        ports=arguments.ports,
+    )
+    return preflight(arguments.release, trust_of(arguments), options)
 
 
 def trust_of(arguments: argparse.Namespace) -> "Trust":
@@ -108,6 +125,13 @@ def _trust(command: "argparse.ArgumentParser | argparse._ArgumentGroup") -> None
         "--allowed-signers", type=Path, metavar="FILE", help="whose signatures count (default: in /etc/draftyard)"
     )
     command.add_argument("--allow-unsigned", action="store_true", help="accept a release that nobody signed")
+
+
+def _ports(text: str) -> tuple[int, ...]:
+    ports = tuple(int(part) for part in text.split(","))
+    if not all(0 < port < 65536 for port in ports) or len(set(ports)) != len(ports):
+        raise argparse.ArgumentTypeError(f"{text} is no list of different ports")
+    return ports
 
 
 def _format(command: argparse.ArgumentParser) -> None:

@@ -6,7 +6,7 @@ from typing import TypeAlias
 
 from draftyard import __version__
 from draftyard.cli_gateway import add_gateway_words
-from draftyard.cli_release import add_release_words
+from draftyard.cli_release import add_preflight_words, add_release_words
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -55,6 +55,7 @@ def _add_looking(commands: Commands) -> None:
         action="store_true",
         help="also measure what the reference engine does here, for forecasts (a minute)",
     )
+    add_preflight_words(doctor)
     _out(doctor)
     _format(doctor)
 

@@ -10,7 +10,7 @@ from draftyard.doors.signatures import sign
 from draftyard.nouns.gpu import Gpu
 from draftyard.nouns.lane import Lane, SpeculatorKind
 from draftyard.nouns.network import Precision
-from draftyard.nouns.release import EngineFacts, Release, ReleasedImage, ReleasedVariant
+from draftyard.nouns.sealed_release import EngineFacts, Release, ReleasedImage, ReleasedVariant
 from draftyard.nouns.toolchain import Toolchain
 
 TOOLCHAIN = Toolchain(

@@ -16,7 +16,7 @@ from draftyard.cli import main
 from draftyard.doors.store import StoreRoots
 from draftyard.nouns.blueprint import StepKind
 from draftyard.nouns.errors import ExitCode, Failure
-from draftyard.nouns.release import Release
+from draftyard.nouns.sealed_release import Release
 from draftyard.rules.redaction import redacted
 from draftyard.verbs.release import ReleaseOptions, Sealed, release
 from draftyard.verbs.verify_release import Trust, verify_release
@@ -89,7 +89,7 @@ def test_nothing_tells_of_the_building_machine(packaged, sealed):
     ("text", "shown"),
     [
         ("--checkpoint_dir /data/alice/ckpt --workers 1", "--checkpoint_dir <path> --workers 1"),
-        (f"/home/alice/out/{'a' * 64}", f"<path>/{'a' * 64}"),
+        (f"/data/alice/out/{'a' * 64}", f"<path>/{'a' * 64}"),
         ("--out=/srv/x", "--out=<path>"),
         ("type=bind,source=/srv/x,target=/checkpoint", "type=bind,source=<path>,target=<path>"),
         ("target: {path: /models/llama}", "target: {path: <path>}"),
@@ -210,7 +210,7 @@ def test_a_report_is_sealed_with_its_golden_acceptance(packaged, sealed, tmp_pat
     report["variants"] = [
         {**variant, "name": one.name, "repository_key": one.repository_key} for one in sealed.release.variants
     ]
-    report["reproduce"] = ["draftyard verify /home/alice/recipe.yaml"]
+    report["reproduce"] = ["draftyard verify /data/alice/recipe.yaml"]
     (tmp_path / "report.json").write_text(json.dumps(report))
     (tmp_path / "acceptance.json").write_text('{"version": 1, "rows": []}\n')
     found = seal(packaged, report=tmp_path, output=tmp_path / "release")

@@ -12,13 +12,23 @@ from tests.fakes.triton_entry.server import Pace, scripted_entry
 from draftyard.doors.report_files import read_report
 from draftyard.nouns.errors import Failure
 from draftyard.nouns.lane import SpeculatorKind
+from draftyard.nouns.load import Profile
 from draftyard.nouns.report import Advice, Report
 from draftyard.nouns.report_part import Verdict
 from draftyard.nouns.verification import Gates, Verify
+from draftyard.verbs import variant_verification
+from draftyard.verbs.lossless import LosslessPlan
 from draftyard.verbs.verify import ServedVariant, ServerUrls, verify
 
 QUICK = Pace(0.0, 0.001, 0.001)
 SLOW = Pace(0.001, 0.004, 0.004)
+
+
+@pytest.fixture(autouse=True)
+def few_compared_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Shorter answers than people want, so that each test is quick."""
+    plan = LosslessPlan(each_domain=0, max_tokens=6)
+    monkeypatch.setattr(variant_verification, "LOSSLESS_PLANS", dict.fromkeys(Profile, plan))
 
 
 def write_pack(path: Path, prompts: int = 16) -> Path:

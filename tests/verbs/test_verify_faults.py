@@ -29,7 +29,7 @@ SHORT = LosslessPlan(each_domain=0, max_tokens=4)
 @pytest.fixture(autouse=True)
 def short_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     """Fewer tokens than people want, so that each test is quick."""
-    use_plan(monkeypatch, LosslessPlan(each_domain=1, max_tokens=24))
+    use_plan(monkeypatch, LosslessPlan(each_domain=0, max_tokens=24))
 
 
 def use_plan(monkeypatch: pytest.MonkeyPatch, plan: LosslessPlan) -> None:

@@ -14,7 +14,7 @@ from draftyard.doors.release_files import SealedFile
 from draftyard.doors.shell import reading_from, writing_into
 from draftyard.nouns.artifact import FileRecord
 from draftyard.nouns.errors import ExitCode, Failure
-from draftyard.nouns.release import LARGEST_MANIFEST_BYTES, MANIFEST_NAME, SIGNATURE_NAME
+from draftyard.nouns.sealed_release import LARGEST_MANIFEST_BYTES, MANIFEST_NAME, SIGNATURE_NAME
 
 _BLOCK = 512
 _RECORD = 20 * _BLOCK

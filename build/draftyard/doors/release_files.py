@@ -15,7 +15,13 @@ from draftyard.doors.file_digest import bytes_digest, file_digest
 from draftyard.doors.tensors import link_tensor_file
 from draftyard.nouns.artifact import FileRecord
 from draftyard.nouns.errors import ExitCode, Failure, Problem
-from draftyard.nouns.release import LARGEST_MANIFEST_BYTES, MANIFEST_NAME, RELEASE_FORMAT, SIGNATURE_NAME, Release
+from draftyard.nouns.sealed_release import (
+    LARGEST_MANIFEST_BYTES,
+    MANIFEST_NAME,
+    RELEASE_FORMAT,
+    SIGNATURE_NAME,
+    Release,
+)
 
 _HASH_THREADS = 4
 _AGAIN = "take the release from its source again"

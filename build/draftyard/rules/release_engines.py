@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from draftyard.nouns.digest import Json
-from draftyard.nouns.release import EngineFacts
+from draftyard.nouns.sealed_release import EngineFacts
 
 # Plugins of TensorRT-LLM 1.2 whose sums over ranks write into the memory of the other GPUs.
 _PEER_PLUGINS = ("gemm_allreduce_plugin", "user_buffer", "use_custom_all_reduce")

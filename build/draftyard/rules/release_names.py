@@ -4,7 +4,7 @@ import re
 
 from draftyard.nouns.artifact import FileRecord
 from draftyard.nouns.errors import Problem
-from draftyard.nouns.release import MANIFEST_NAME, SIGNATURE_NAME, Release
+from draftyard.nouns.sealed_release import MANIFEST_NAME, SIGNATURE_NAME, Release
 
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _LONGEST_PART_BYTES = 255

@@ -25,7 +25,7 @@ from draftyard.nouns.blueprint import Step, Variant
 from draftyard.nouns.digest import Json
 from draftyard.nouns.errors import ExitCode, Failure, raise_problems
 from draftyard.nouns.gpu import Gpu
-from draftyard.nouns.release import (
+from draftyard.nouns.sealed_release import (
     RELEASE_FORMAT,
     SIGNATURE_NAMESPACE,
     EngineFacts,

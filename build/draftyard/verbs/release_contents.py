@@ -24,8 +24,8 @@ from draftyard.nouns.artifact import Receipt
 from draftyard.nouns.blueprint import Blueprint, Step, StepKind
 from draftyard.nouns.digest import Json
 from draftyard.nouns.errors import ExitCode, Failure, Problem, raise_problems
-from draftyard.nouns.release import ReleasedImage
 from draftyard.nouns.report import Report
+from draftyard.nouns.sealed_release import ReleasedImage
 from draftyard.rules.draw import draft_speculators
 from draftyard.rules.draw_heads import head_speculators
 from draftyard.rules.redaction import redacted, redacted_json

@@ -7,7 +7,7 @@ from draftyard.doors.release_archive import archive_difference, open_archive
 from draftyard.doors.release_files import first_difference, parse_release, read_manifest, tree_problems, write_manifest
 from draftyard.doors.signatures import verify
 from draftyard.nouns.errors import ExitCode, Failure, raise_problems
-from draftyard.nouns.release import SIGNATURE_NAME, SIGNATURE_NAMESPACE, Release
+from draftyard.nouns.sealed_release import SIGNATURE_NAME, SIGNATURE_NAMESPACE, Release
 from draftyard.rules.release_names import listing_problems
 
 DEFAULT_SIGNERS = Path("/etc/draftyard/allowed_signers")
