@@ -7,7 +7,6 @@ import pwd
 import resource
 import shutil
 import socket
-import sys
 import time
 from pathlib import Path
 
@@ -17,22 +16,18 @@ from draftyard.nouns.appliance import Surroundings
 from draftyard.nouns.errors import Failure
 
 _TIMEOUT_S = 60.0
+_SYSTEM_PATH = "/usr/sbin:/usr/bin:/sbin:/bin"
 _IMAGE_TIMEOUT_S = 300.0
 CDI_FOLDERS = (Path("/etc/cdi"), Path("/var/run/cdi"))
-# Runs as the service user: makes the directory usable or says why not. Standard library only.
+# Runs as the service user: writes and reads back a file in $1, then reads $2. A shell, for any user may run that one.
 _PROBE = """
-import os, sys
-path = os.path.join(sys.argv[1], ".draftyard-probe-%d" % os.getpid())
-try:
-    with open(path, "xb") as file:
-        file.write(b"probe")
-    with open(path, "rb") as file:
-        assert file.read() == b"probe"
-    os.unlink(path)
-    with open(sys.argv[2], "rb") as file:
-        file.read(1)
-except OSError as error:
-    sys.exit("%s: %s" % (error.filename, error.strerror))
+file="$1/.draftyard-probe-$$"
+set -e
+echo probe >"$file"
+read -r found <"$file"
+test "$found" = probe
+rm "$file"
+: <"$2"
 """
 _VERSIONS = """
 import importlib.metadata as m, json
@@ -126,7 +121,7 @@ def _busy(port: int) -> bool:
 
 def _unwritable(scratch: Path, user: str | None, readable: Path) -> str:
     """Why the user cannot write and read back a file there, or read the release; "" when it can."""
-    argv = [sys.executable, "-I", "-S", "-c", _PROBE, str(scratch.resolve()), str(readable.resolve())]
+    argv = ["/bin/sh", "-c", _PROBE, "probe", str(scratch.resolve()), str(readable.resolve())]
     if user is not None:
         ids = _ids(user)
         if ids != (os.geteuid(), os.getegid()):
@@ -134,7 +129,7 @@ def _unwritable(scratch: Path, user: str | None, readable: Path) -> str:
                 return f"only root can try it as {user}: run the command with sudo"
             argv = ["setpriv", f"--reuid={ids[0]}", f"--regid={ids[1]}", "--clear-groups", "--no-new-privs", *argv]
     # Like the service: no home and no cache of whoever asks.
-    done = run(argv, timeout_s=_TIMEOUT_S, check=False, cwd=Path("/"), environment={"PATH": os.environ["PATH"]})
+    done = run(argv, timeout_s=_TIMEOUT_S, check=False, cwd=Path("/"), environment={"PATH": _SYSTEM_PATH})
     return "" if done.exit_code == 0 else " ".join(done.stderr.split())[-300:] or f"exit code {done.exit_code}"
 
 

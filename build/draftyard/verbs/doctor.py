@@ -31,7 +31,12 @@ _NEEDED_PACKAGES = (
 def doctor(out: Path) -> tuple[Check, ...]:
     """All checks; `out` is the directory artefacts would go to. Nothing is written and no model is read."""
     facts = read_host(out)
-    return (_python(), *_packages(), _torch(), _server(), _libpython(), *_sizes(facts), _gpus())
+    return (*embedded_checks(), *_sizes(facts), _gpus())
+
+
+def embedded_checks() -> tuple[Check, ...]:
+    """What the reference lane and its embedded server need of this installation."""
+    return (_python(), *_packages(), _torch(), _server(), _libpython())
 
 
 def measured(out: Path) -> tuple[Check, ...]:

@@ -33,6 +33,7 @@ from draftyard.rules.probe_texts import (
     image_state,
     podman_host,
 )
+from draftyard.verbs.doctor import embedded_checks
 from draftyard.verbs.verify_release import Trust, verify_release
 
 Found = TypeVar("Found")
@@ -102,7 +103,7 @@ def _accelerators() -> Accelerators:
 
 def _container_checks(release: Release, variant: ReleasedVariant, runtime: str, machine: str) -> tuple[Check, ...]:
     if variant.lane is Lane.REFERENCE:
-        return runtime_checks(variant, None, "")
+        return (*runtime_checks(variant, None, ""), *embedded_checks())
     host: ContainerHost | None = None
     problem = ""
     try:
