@@ -3,7 +3,7 @@ RECIPE ?= engines/recipes/demo.yaml
 MINUTES ?= 20
 DRAFTYARD = .venv/bin/draftyard
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-dev demo demo-models build build-engines triton-repo serve verify report test test-long lint golden bench-engine bench-convert bench-gateway bench-guests soak clean
+.PHONY: help setup setup-dev demo demo-models build build-engines triton-repo serve verify release report test test-long lint golden bench-engine bench-convert bench-gateway bench-guests soak clean
 
 help: ## show the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  \1\t\2/p' Makefile | expand -t 20
@@ -22,6 +22,8 @@ serve: setup ## serve a variant of RECIPE: make serve VARIANT=ngram-fp16-cpu-tp1
 	@$(DRAFTYARD) serve $(RECIPE) --variant $(VARIANT)
 verify: setup ## serve RECIPE's variants in turn, measure them for MINUTES and write a report
 	@$(DRAFTYARD) verify $(RECIPE) --profile full --minutes $(MINUTES)
+release: setup ## seal RECIPE's packaged variants: make release VARIANT=NAME KEY=FILE (without: all, unsigned)
+	@$(DRAFTYARD) release $(RECIPE) $(if $(VARIANT),--variant $(VARIANT)) $(if $(KEY),--key $(KEY))
 test: setup-dev ## linters and tests
 	@.venv/bin/python -m pytest -q -n 2 --dist loadfile
 test-long: setup-dev demo-models ## the tests on the real demo models, some minutes
@@ -40,5 +42,7 @@ bench-guests: setup-dev demo-models ## CPU time of pre- and post-processing on t
 	@.venv/bin/python -m benchmarks.guests engines/out/models/smollm2-135m-instruct
 soak: setup-dev ## a served repository under changing load for 30 minutes: make soak REPOSITORY=triton_repo/out/KEY
 	@.venv/bin/python -m benchmarks.soak $(REPOSITORY) --minutes 30
+bench-release: setup-dev ## speed of sealing and checking a release of 1 GiB, beside a copy
+	@PYTHONPATH=. .venv/bin/python -m benchmarks.release 1
 clean: ## remove what was generated (never build/: that is the source)
 	rm -rf engines/out triton_repo/out deploy/out dist .pytest_cache .mypy_cache .ruff_cache

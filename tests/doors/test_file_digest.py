@@ -3,10 +3,11 @@
 import hashlib
 from pathlib import Path
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from draftyard.doors.file_digest import PIECE_BYTES, file_digest
+from draftyard.doors.file_digest import PIECE_BYTES, StreamDigest, bytes_digest, file_digest, hash_pool
 
 
 def plainly(content: bytes) -> str:
@@ -60,3 +61,15 @@ def test_one_bit_changes_all(tmp_path: Path) -> None:
     assert file_digest(path) != first
     path.write_bytes(content[:-1])
     assert file_digest(path) != first
+
+
+@pytest.mark.parametrize("size", [0, 1, PIECE_BYTES - 1, PIECE_BYTES, 2 * PIECE_BYTES + 5])
+def test_bytes_that_pass_by_have_the_digest_of_their_file(tmp_path, size):
+    data = bytes(range(251)) * (size // 251 + 1)
+    path = tmp_path / "file"
+    path.write_bytes(data[:size])
+    with hash_pool() as pool:
+        stream = StreamDigest(pool)
+        for offset in range(0, size, PIECE_BYTES):
+            stream.update(data[:size][offset : offset + PIECE_BYTES])
+        assert stream.hexdigest() == file_digest(path) == bytes_digest(data[:size])

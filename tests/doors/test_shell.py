@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from draftyard.doors.shell import run, session_members, start
+from draftyard.doors.shell import reading_from, run, session_members, start, writing_into
 from draftyard.nouns.errors import ExitCode, Failure
 
 PYTHON = sys.executable
@@ -120,3 +120,25 @@ def test_wait_returns_the_exit_code_or_none(tmp_path):
         assert program.wait(0.05) is None
     finally:
         program.stop(1)
+
+
+def test_bytes_stream_through_a_program(tmp_path):
+    with writing_into(["tr", "a", "b"], tmp_path / "out", timeout_s=30) as stream:
+        for _ in range(100):
+            stream.write(b"a" * 10_000)
+    assert (tmp_path / "out").read_bytes() == b"b" * 1_000_000
+    with reading_from(["cat", str(tmp_path / "out")], timeout_s=30) as stream:
+        assert len(stream.read()) == 1_000_000
+
+
+def test_a_program_that_fails_in_the_middle_of_a_stream_says_why(tmp_path):
+    with (
+        pytest.raises(Failure, match=r"exit code 3 from sh -c .*enough"),
+        writing_into(["sh", "-c", "echo enough >&2; exit 3"], tmp_path / "out", timeout_s=30) as stream,
+    ):
+        for _ in range(100):
+            stream.write(b"a" * 100_000)
+    with pytest.raises(Failure, match="not finished after"), reading_from(["sleep", "60"], timeout_s=0.2) as stream:
+        assert stream.read() == b""
+    with pytest.raises(Failure, match="cannot start"), reading_from(["no-such-program"], timeout_s=1):
+        pass

@@ -1,0 +1,1 @@
+"""Speed of sealing and checking releases, beside copies of the same bytes."""
