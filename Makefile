@@ -25,7 +25,8 @@ verify: setup ## serve RECIPE's variants in turn, measure them for MINUTES and w
 release: setup ## seal RECIPE's packaged variants: make release VARIANT=NAME KEY=FILE (without: all, unsigned)
 	@$(DRAFTYARD) release $(RECIPE) $(if $(VARIANT),--variant $(VARIANT)) $(if $(KEY),--key $(KEY))
 test: setup-dev ## linters and tests
-	@.venv/bin/python -m pytest -q -n 2 --dist loadfile
+	@.venv/bin/python -m pytest -q -n 2 --dist loadfile -m 'not long and not server'
+	@.venv/bin/python -m pytest -q -m 'server and not long'  # alone: they wait for real servers
 test-long: setup-dev demo-models ## the tests on the real demo models, some minutes
 	@.venv/bin/python -m pytest -q -m long
 lint: setup-dev ## linters only
